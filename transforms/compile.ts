@@ -1,4 +1,4 @@
-/** From what a user saves to what is stored: checked and built once in a sandbox, so that the engine never runs it. */
+/** Makes what is stored of the function that a user saves: it is checked and built once in a sandbox, so that the engine never runs it. */
 import { EngineError } from '../engine/errors.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
 import { ELIXIR, looksLikeElixir } from './elixir.ts'
@@ -7,9 +7,9 @@ import { ownPlace, placeText, type SourcePlace } from './sandbox/source-position
 
 /** A function as it is written may have so many bytes (docs/functions.md). */
 const MAX_CODE_BYTES = 10_000
-/** A bundle that the command made, which begins with this line. */
+/** The most bytes of a bundle, which the command makes. */
 export const MAX_BUNDLE_BYTES = 512_000
-/** First line of a bundle. */
+/** The first line of a bundle. */
 export const BUNDLE_MARK = '// bundled by "tailrace function build"'
 const MAX_PATH = 2_000
 const ROOTS = ['record', 'changes', 'action', 'metadata']
@@ -41,7 +41,7 @@ export async function compileFunction(written: Written, pool: Pick<AccountPool, 
   return { ...written, sinkType, compiled: checked.code, usesMetadata: usesMetadata(checked.code) }
 }
 
-/** `record.a.b`: own keys of objects, at any depth; what is missing is null. */
+/** Makes the code of a path such as `record.a.b`: it goes through own keys of objects, at any depth, and what is missing is null. */
 function pathCode(path: string): string {
   const [root = '', ...keys] = path.split('.')
   if (path.length > MAX_PATH) throw refused(`has ${path.length} characters, more than ${MAX_PATH}`, 'path')
@@ -60,7 +60,7 @@ export default function path(action, record, changes, metadata) {
 }
 
 /**
- * Whether a function may look at its fourth parameter. Bytes that nobody looks at don't travel, so this is asked, and
+ * Tells whether a function may look at its fourth parameter. Bytes that nobody looks at don't travel, so this is asked, and
  * answered with yes whenever it isn't plain: only a parameter that is named nowhere else in the module can't be used.
  */
 export function usesMetadata(code: string): boolean {

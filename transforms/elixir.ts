@@ -5,7 +5,7 @@ import type { Written } from './compile.ts'
 
 /** What is said of a function in Elixir. */
 export const ELIXIR = 'looks like Elixir; functions are written in JavaScript or TypeScript: docs/functions.md shows how one is ported'
-/** first line of what runs in the place of such a function */
+/** the first line of the code that runs in the place of such a function */
 const MARK = '// not ported from Elixir'
 
 /** Guesses the language of a function. */

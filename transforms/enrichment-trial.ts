@@ -9,7 +9,7 @@ import { parseExact } from '../engine/json.ts'
 import type { AccountPool } from './sandbox/pool.ts'
 import type { TrialMessage, TrialResult } from './trial.ts'
 
-/** @throws EngineError VALIDATION_FAILED; SOURCE_UNREACHABLE …: the database can't be asked */
+/** Checks a query and tries it. @throws EngineError VALIDATION_FAILED; SOURCE_UNREACHABLE …: the database can't be asked */
 export async function tryEnrichment(
   written: Written,
   messages: readonly TrialMessage[],

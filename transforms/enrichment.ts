@@ -15,9 +15,9 @@ import type { FunctionMessage } from './function-lines.ts'
 import { rowPrinter } from './row-json.ts'
 import type { FunctionFailure } from './sandbox/batch-outcome.ts'
 
-/** By message. */
+/** Holds what enriches the messages of a batch, by their place in it. */
 export type Enriched = Readonly<{
-  /** JSON of the row; undefined: there is none */
+  /** JSON of each message's row; undefined: there is none */
   rows: readonly (Buffer | undefined)[]
   failures: ReadonlyMap<number, FunctionFailure>
 }>
@@ -43,7 +43,7 @@ export class Enricher {
     this.#reader = reader
   }
 
-  /** @throws EngineError SOURCE_UNREACHABLE …: nothing is known of any message */
+  /** Finds a row for each message. @throws EngineError SOURCE_UNREACHABLE …: nothing is known of any message */
   async enrich(messages: readonly FunctionMessage[]): Promise<Enriched> {
     const rows: (Buffer | undefined)[] = messages.map(() => undefined)
     const failures = new Map<number, FunctionFailure>()
@@ -61,6 +61,7 @@ export class Enricher {
   }
 
   /**
+   * Runs the query for some keys of a table.
    * @param relation oid of the table @param commits that have to be visible
    * @returns rows by the JSON text of their keys, and what the query was given
    * @throws EngineError ENRICHMENT_FAILED: what is wrong with the query, or what Postgres said
@@ -107,7 +108,7 @@ export class Enricher {
   }
 }
 
-/** What stands for a key of the stream has none of its parts missing. */
+/** Groups messages by their table and key. A message with null in its key is left out: no row can be found by it. */
 function tablesOf(messages: readonly FunctionMessage[]): ReadonlyMap<number, Table> {
   const tables = new Map<number, Table>()
   for (const [i, { view, place }] of messages.entries()) {
@@ -130,7 +131,7 @@ function tablesOf(messages: readonly FunctionMessage[]): ReadonlyMap<number, Tab
   return tables
 }
 
-/** An array for each column, in the alphabetical order of the columns' names. @throws EngineError ENRICHMENT_FAILED */
+/** Makes the parameters of the query: an array for each column, in the alphabetical order of the columns' names. @throws EngineError ENRICHMENT_FAILED */
 function parameters(columns: readonly string[], keys: readonly Key[]): string[][] {
   if (keys.some((key) => key.length !== columns.length))
     throw failed(`the primary key is ${columns.join(', ')} by now, and was another when the row was changed`)

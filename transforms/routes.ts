@@ -23,7 +23,7 @@ export class RouteMemory {
   }
 
   /**
-   * A message whose route can't be used fails.
+   * Reads the routes of a batch. A message whose route can't be used fails.
    * @returns the route of each message that is kept; undefined: no routing function ran
    */
   of(outcome: BatchOutcome): readonly (RouteFields | undefined)[] | undefined {

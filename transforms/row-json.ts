@@ -1,4 +1,4 @@
-/** Rows that a query gave, as JSON, rendered as rows of messages are. */
+/** Writes rows that a query gave as JSON, as rows of messages are written. */
 import { ByteWriter, viewOf } from '../engine/byte-writer.ts'
 import { typesOf } from '../engine/wal/decode/catalog.ts'
 import { rendererOf } from '../engine/wal/decode/render.ts'
@@ -6,6 +6,7 @@ import { FIXED_TYPES, type ValueType } from '../engine/wal/decode/value-type.ts'
 import type { ReadRows, Rows } from '../engine/wal/connection/snapshot-reader.ts'
 
 /**
+ * Makes a printer of the rows of one query.
  * @param read in the snapshot that the rows are of: it looks up what types are
  * @param types that are known already, by oid; what is looked up is put there
  * @returns what makes JSON of a row's values

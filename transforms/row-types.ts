@@ -1,4 +1,4 @@
-/** TypeScript types of rows as functions see them, from what the catalogue says of tables. Text only: nothing here does I/O. */
+/** Writes TypeScript types of rows as functions see them, from what the catalogue says of tables. Nothing here does I/O. */
 import { FIXED_TYPES } from '../engine/wal/decode/value-type.ts'
 
 /** A type as the catalogue has it. */
@@ -37,6 +37,7 @@ const TEXTS = /^(?:string|any)$/
 const WORD = /^[A-Za-z_$][\w$]*$/
 
 /**
+ * Writes the types of the rows of tables.
  * @param columns in the order of their tables
  * @param types by oid, with all that they are made of
  * @returns a module with two types for each table: of its rows, named after it, and of its deleted rows

@@ -86,12 +86,13 @@ export class FunctionStage {
     this.#passed = former ? former.#passed : new WeakMap()
   }
 
-  /** There is nothing to do: messages go by without being looked at. */
+  /** Whether there is nothing to do: messages go by without being looked at. */
   get isIdle(): boolean {
     const { functions, enricher } = this.#options
     return !enricher && SANDBOX_KINDS.every((kind) => functions[kind] === undefined)
   }
 
+  /** Whether the sink has a filter. */
   get isFiltering(): boolean {
     return this.#options.functions.filter !== undefined
   }
@@ -126,7 +127,7 @@ export class FunctionStage {
     return any ? drops : undefined
   }
 
-  /** @throws EngineError SANDBOX_UNAVAILABLE, STOPPING, SOURCE_UNREACHABLE …: nothing is known of any message */
+  /** Runs the functions on messages. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING, SOURCE_UNREACHABLE …: nothing is known of any message */
   async run(messages: readonly FunctionMessage[]): Promise<StageOutcome> {
     const { filter, routing, transform } = this.#options.functions
     const { deletes, enricher, readRoute, isSensitive = false } = this.#options
@@ -180,7 +181,7 @@ export class FunctionStage {
         return message && this.#named(message)
       }
       const outcome = await pool.run(functions, { ...batch, count: chosen.length, tail, named })
-      if (isDelete) excuse(outcome)
+      if (isDelete) keepFailedDeletes(outcome)
       return outcome
     } finally {
       bodyMemory.give(batch.lines)
@@ -195,12 +196,12 @@ type Part = Readonly<{ functions: readonly StageFunction[]; isDelete: boolean; c
 const inOrder = (functions: Readonly<Record<SandboxKind, StageFunction | undefined>>): readonly StageFunction[] =>
   SANDBOX_KINDS.map((kind) => functions[kind]).filter((fn) => fn !== undefined)
 
-/** Of an old row, which may be little more than its key, a transform need not be able to say anything. */
-function excuse(outcome: BatchOutcome): void {
+/** Keeps deletes that a transform failed on: of their rows nothing but the key may be left, of which it need not make anything. */
+function keepFailedDeletes(outcome: BatchOutcome): void {
   for (const [i, { kind, code }] of outcome.failures) if (kind === 'transform' && code === 'FUNCTION_FAILED') outcome.keep(i)
 }
 
-/** What came of a run, by part. */
+/** Holds what came of each part of a run. */
 type PartOutcomes = Readonly<{
   parts: readonly Part[]
   outcomes: readonly (BatchOutcome | undefined)[]
@@ -243,7 +244,7 @@ class Outcomes implements StageOutcome {
   failureOf(i: number): FunctionFailure {
     const failure = this.#enriched?.failures.get(i) ?? this.#of(i)?.failures.get(this.#at(i))
     if (!failure) throw new Error(`no function has failed message ${i}`)
-    return this.#isSensitive ? kindOnly(failure) : failure
+    return this.#isSensitive ? nameOnly(failure) : failure
   }
   logsOf(i: number): readonly string[] {
     return this.#isSensitive ? [] : (this.#of(i)?.logs.get(this.#at(i)) ?? [])
@@ -276,23 +277,23 @@ class Outcomes implements StageOutcome {
   }
 }
 
-/** Kinds of errors that the language has: another name could be anything. */
-const KINDS = new Set(
+/** Names of errors that the language has: another name could hold anything. */
+const ERROR_NAMES = new Set(
   [Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError, AggregateError].map(({ name }) => name),
 )
 
-/** What may not be told of a sensitive sink's rows could be in the words: of them the kind of error is left, and its place. */
-function kindOnly(failure: FunctionFailure): FunctionFailure {
+/** Takes the words out of a failure, for they could hold a row of a sensitive sink. The kind of error is left, and its place. */
+function nameOnly(failure: FunctionFailure): FunctionFailure {
   if (failure.code !== 'FUNCTION_FAILED' && failure.code !== 'ENRICHMENT_FAILED') return failure // our own words
   const [said = ''] = /^[A-Za-z]*Error(?=:)|\([0-9A-Z]{5}\)$/.exec(failure.text) ?? []
-  const named = failure.code === 'ENRICHMENT_FAILED' || KINDS.has(said) ? said : ''
+  const named = failure.code === 'ENRICHMENT_FAILED' || ERROR_NAMES.has(said) ? said : ''
   return { ...failure, text: `${named || 'an error'}; its words are not kept, for the sink is sensitive` }
 }
 
-/** One line for people: whose function, what it said, and where. */
+/** Writes a failure in one line for people: which function failed, with which words, and where. */
 export const failureText = (failure: FunctionFailure): string => `${failure.kind} "${failure.name}": ${failure.text}${placeText(failure)}`
 
-/** The failure as an attempt is recorded: plain JSON, under the names that attempts of deliveries have too. */
+/** Makes the record of a failed attempt: plain JSON, under the names that attempts of deliveries have too. */
 export function attemptOf(failure: FunctionFailure, logs: readonly string[]): Readonly<Record<string, unknown>> {
   const { code, name, file, line, column } = failure
   return {

@@ -1,5 +1,5 @@
 /**
- * A message of a table of which none is known: a made-up row that has the table's columns, each with a value of its type, as the
+ * Makes a message of a table of which none is known: a made-up row that has the table's columns, each with a value of its type, as the
  * stream would have it. For people who try a function before anything was streamed.
  */
 import { escapeIdentifier, escapeLiteral } from 'pg'
@@ -25,7 +25,7 @@ const VALUES: Readonly<Record<string, string>> = {
   int4range: '[1,10)', int8range: '[1,10)', numrange: '[1,10)', daterange: '[2025-02-03,2025-02-04)',
 }
 const TEXTS = new Set(['text', 'varchar', 'bpchar', 'name', 'citext'])
-/** What columns of such names hold most likely: functions look at it. */
+/** What columns of such names most likely hold: functions look at such values. */
 const NAMED: readonly (readonly [name: RegExp, value: string])[] = [
   [/mail/i, 'ada@example.com'],
   [/phone|mobile/i, '+1 555 0100'],
@@ -36,6 +36,7 @@ const NAMED: readonly (readonly [name: RegExp, value: string])[] = [
 ]
 
 /**
+ * Makes an insert for a table.
  * @param table `schema.table`
  * @returns an insert; columns of types that nothing is known of are null
  * @throws EngineError ARGUMENT_INVALID: there is no such table; SOURCE_UNREACHABLE, …
@@ -92,7 +93,7 @@ async function columnsOf(read: ReadRows, schema: string, table: string): Promise
   return { columns, keys: keyed.toSorted((a, b) => a.at - b.at).map(({ name }) => name) }
 }
 
-/** @returns Postgres' text; null: nothing is known of the type */
+/** Makes a value for a column. @returns Postgres' text; null: nothing is known of the type */
 function valueOf({ name, kind, element, modifier, label }: Column): string | null {
   const one = element ?? kind
   const value =
@@ -103,7 +104,7 @@ function valueOf({ name, kind, element, modifier, label }: Column): string | nul
   return `{"${value.replaceAll(/["\\]/g, String.raw`\$&`)}"}`
 }
 
-/** One that fits: of `numeric(10, 2)` 19.90. */
+/** Makes a number that a column of type numeric takes: 19.90 for `numeric(10, 2)`. */
 function numeric(modifier: number): string {
   if (modifier < 4) return '19.90'
   const precision = ((modifier - 4) >> 16) & 0xffff

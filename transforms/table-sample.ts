@@ -1,4 +1,4 @@
-/** Rows that a table has now, as messages would have them: for people who try a function before anything was streamed. */
+/** Reads rows that a table has now, as messages would have them: for people who try a function before anything was streamed. */
 import { EngineError } from '../engine/errors.ts'
 import { qualified } from '../engine/postgres/table-name.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
@@ -9,7 +9,7 @@ import { trialInsert, type TrialMessage } from './trial.ts'
 
 const ROWS = 10
 
-/** @param table `schema.table` @returns inserts of its first rows by key; none: it has no rows. @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, … */
+/** Reads the first rows of a table by its key. @param table `schema.table` @returns an insert of each; none: it has no rows. @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, … */
 export async function sampleOf(connection: Connection, table: string): Promise<readonly TrialMessage[]> {
   const [schema = '', name = ''] = qualified(table).split(/\.(.*)/s)
   const reader = new SnapshotReader(connection, 'tailrace sample')

@@ -73,6 +73,7 @@ export function trialMessage(given: unknown): TrialMessage {
 let trials = 0
 
 /**
+ * Builds a function and tries it.
  * @param routed for a routing function
  * @throws EngineError VALIDATION_FAILED: it can't be built; SANDBOX_UNAVAILABLE, STOPPING
  */

@@ -49,12 +49,14 @@ export type Route<S extends keyof Routes, R = Row, D = Deleted<R>> = (
   metadata: Metadata,
 ) => Routes[S]
 
-/** Beside the language. */
+/** What functions have beside the language. */
 declare global {
-  /** as 64 hex digits */
+  /** Gives the SHA-256 hash of bytes, or of a text as UTF-8, as 64 hex digits. */
   function sha256(bytes: string | Uint8Array): string
+  /** Makes a random UUID, of version 4. */
   function randomUUID(): string
+  /** Encodes bytes, or a text as UTF-8, as base64. */
   function base64Encode(bytes: string | Uint8Array): string
-  /** takes the alphabet of URLs, too */
+  /** Decodes base64, also of the alphabet of URLs. */
   function base64Decode(text: string): Uint8Array
 }

@@ -38,11 +38,11 @@ export class BatchOutcome {
   readonly logs = new Map<number, string[]>()
   /** of each function, µs */
   readonly tookUs: number[]
-  /** messages that are decided, from the first */
+  /** how many messages are decided, from the first */
   done = 0
-  /** of what was said of them */
+  /** size of the answers about them */
   bytes = 0
-  /** the rest of its messages is left for another time */
+  /** its other messages are left for another time */
   hasLeft = false
   readonly #functions: readonly NamedFunction[]
   readonly #results: (Results | undefined)[]
@@ -69,13 +69,13 @@ export class BatchOutcome {
     return this.hasLeft || this.done === this.count
   }
 
-  /** What it has is enough for once: what is not decided is as if it had not been asked about. */
+  /** Leaves the messages that are not decided for another time: it has enough results for once. */
   leaveRest(): void {
     this.states.fill(STATE.left, this.done)
     this.hasLeft = this.done < this.count
   }
 
-  /** Where the result of a function for a message stands. @param step place of the function; the message must be kept */
+  /** Finds the result of a function for a message. @param step place of the function; the message must be kept */
   result(step: number, i: number): ResultPlace {
     const { texts, part, starts, ends } = this.#results[step] ?? NO_RESULTS
     const text = texts[part[i] ?? 0]
@@ -83,12 +83,13 @@ export class BatchOutcome {
     return { text, start: starts[i] ?? 0, end: ends[i] ?? 0 }
   }
 
-  /** The result as a copy. */
+  /** Gives a copy of a result as text. */
   resultText(step: number, i: number): string {
     const { text, start, end } = this.result(step, i)
     return text.toString('utf8', start, end)
   }
 
+  /** Fails a message by a function. */
   fail(i: number, step: number, failure: Omit<FunctionFailure, 'name' | 'kind'>): void {
     const fn = this.#functions[step]
     if (!fn) throw new Error(`there is no function ${step}`)
@@ -97,7 +98,7 @@ export class BatchOutcome {
     this.failures.set(i, { ...failure, name, kind })
   }
 
-  /** The message goes on although it failed: without the result of the function, and the failure is remembered. */
+  /** Keeps a message although it failed: it goes on without the result of the function, and the failure is remembered. */
   keep(i: number): void {
     this.states[i] = STATE.kept
   }

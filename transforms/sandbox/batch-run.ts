@@ -18,7 +18,7 @@ import { MESSAGE_END, STATE } from './wire.ts'
 /** @property bytes `{…}` and MESSAGE_END for each message; @property maxBytes what a function says of them ends there, and with one message more */
 type Lines = Readonly<{ bytes: Buffer; count: number; tail: string; maxBytes: number }>
 /** @property parts the body of the answer: `wire.ts`; valid until the next batch */
-type Ran = Pick<RunResponse, 'done' | 'tookUs' | 'failures' | 'logs' | 'textBytes'> & Readonly<{ parts: readonly Uint8Array[] }>
+type BatchResult = Pick<RunResponse, 'done' | 'tookUs' | 'failures' | 'logs' | 'textBytes'> & Readonly<{ parts: readonly Uint8Array[] }>
 
 /** A run ends after this, so that functions take turns. */
 const SLICE_MS = 250
@@ -36,25 +36,25 @@ type Found = {
 }
 
 /** Runs functions on the messages of one call. */
-export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail, maxBytes }: Lines, isolates: Isolates): Ran {
+export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail, maxBytes }: Lines, isolates: Isolates): BatchResult {
   const found: Found = { done: count, states: new Uint8Array(count), failures: [], logs: [] }
   const tookUs: number[] = []
   const results: { places: Uint32Array; start: number; end: number }[] = []
   const quoted = quoteLongIntegers(bytes, isolates.host.mark)
   const longIntegers = quoted ? (quoted.keys ?? 'anywhere') : 'nowhere'
-  said.clear()
+  output.clear()
   for (const [step, source] of sources.entries()) {
     const started = performance.now()
     const live = keptOf(found)
-    const start = said.length
+    const start = output.length
     runLines(source, { bytes: linesOf(quoted?.bytes ?? bytes, live, count), tail, longIntegers, most: start + maxBytes }, isolates)
-    const places = readLines(said.from(start), live, { step, file: source.file }, found)
-    if (onlyDecides(source.kind)) said.clear(start)
-    else results.push({ places, start, end: said.length })
+    const places = readLines(output.from(start), live, { step, file: source.file }, found)
+    if (onlyDecides(source.kind)) output.clear(start)
+    else results.push({ places, start, end: output.length })
     tookUs.push(Math.round((performance.now() - started) * 1000))
   }
   isolates.evict(sources)
-  collect(said.length)
+  collect(output.length)
   const { done, states, failures, logs } = found
   return {
     done,
@@ -62,21 +62,21 @@ export function runBatch(sources: readonly KeyedSource[], { bytes, count, tail, 
     failures: failures.filter(({ message }) => message < done),
     logs: logs.filter(([message]) => message < done),
     textBytes: results.map(({ start, end }) => end - start),
-    parts: [...results.map(({ places }) => new Uint8Array(places.buffer)), states, said.from(0)],
+    parts: [...results.map(({ places }) => new Uint8Array(places.buffer)), states, output.from(0)],
   }
 }
 
-/** @property most where what is said ends */
+/** @property most the length of the output that is enough */
 type PieceLines = Readonly<{ bytes: Buffer; tail: string; longIntegers: LongIntegers; most: number }>
 
-/** Says the runtime's lines, of fewer messages when time is up or they are enough. */
+/** Adds the lines of the runtime to the output: of fewer messages when time is up or they are enough. */
 function runLines(source: KeyedSource, { bytes, ...others }: PieceLines, isolates: Isolates): void {
   const until = Date.now() + SLICE_MS
   for (let at = 0; at < bytes.length;) {
     const end = pieceEnd(bytes, at)
     const isLeft = runPiece(source, { bytes: bytes.subarray(at, end), until, ...others }, isolates)
     at = end
-    if (isLeft || Date.now() >= until || said.length >= others.most) return
+    if (isLeft || Date.now() >= until || output.length >= others.most) return
   }
 }
 
@@ -87,17 +87,17 @@ function pieceEnd(lines: Buffer, at: number): number {
   return (last >= at ? last : lines.indexOf(MESSAGE_END, at)) + 1
 }
 
-/** @returns of fewer messages, for the time is over or they are enough */
+/** Runs one piece in the isolate. @returns whether messages are left, for the time is over or the others are enough */
 function runPiece(source: KeyedSource, piece: PieceLines & Readonly<{ until: number }>, isolates: Isolates): boolean {
   const { bytes, tail, longIntegers, until, most } = piece
   const lines = bytes.toString(isAscii(bytes) ? 'latin1' : 'utf8')
   try {
-    const { out, left } = isolates.of(source).run({ text: lines, longIntegers }, { tail, until, most: most - said.length })
-    said.add(out)
+    const { out, left } = isolates.of(source).run({ text: lines, longIntegers }, { tail, until, most: most - output.length })
+    output.add(out)
     return left
   } catch (error) {
     if (error instanceof NotBuilt) {
-      said.add(notBuilt(error).repeat(messagesIn(lines)))
+      output.add(notBuilt(error).repeat(messagesIn(lines)))
       return false
     }
   }
@@ -106,19 +106,19 @@ function runPiece(source: KeyedSource, piece: PieceLines & Readonly<{ until: num
   do {
     const end = lines.indexOf(END, at) + 1
     try {
-      said.add(isolates.of(source).run({ text: lines.slice(at, end), longIntegers }, { tail, until: 0, most: 0 }).out)
+      output.add(isolates.of(source).run({ text: lines.slice(at, end), longIntegers }, { tail, until: 0, most: 0 }).out)
     } catch (error) {
-      said.add(error instanceof NotBuilt ? notBuilt(error) : OUT_OF_MEMORY)
+      output.add(error instanceof NotBuilt ? notBuilt(error) : OUT_OF_MEMORY)
     }
     at = end
-  } while (at < lines.length && Date.now() < until && said.length < most)
+  } while (at < lines.length && Date.now() < until && output.length < most)
   return at < lines.length
 }
 
 const notBuilt = ({ failure }: NotBuilt): string => `-${JSON.stringify({ ...failure, code: 'FUNCTION_INVALID' })}\n`
 
-/** Texts one behind the other, as UTF-8. */
-class Said {
+/** What isolates have said in a call: texts one behind the other, as UTF-8. */
+class Output {
   readonly #kept = Buffer.allocUnsafeSlow(KEPT_BYTES)
   #memory: Buffer = this.#kept
   #length = 0
@@ -143,13 +143,13 @@ class Said {
     this.#length += this.#memory.write(text, this.#length)
   }
 
-  /** What was added since it had that length; valid until it is cleared. */
+  /** Gives what was added since it had that length; valid until it is cleared. */
   from(length: number): Buffer {
     return this.#memory.subarray(length, this.#length)
   }
 }
 const KEPT_BYTES = 1024 * 1024
-const said = new Said()
+const output = new Output()
 
 let taken = 0
 /** What comes out of isolates stands outside this thread's heap, where nothing counts it, until the heap is collected. */
@@ -173,7 +173,7 @@ function keptOf({ states, done }: Found): Uint32Array {
   return kept.subarray(0, n)
 }
 
-/** The lines of those that are kept: all of them, or copied together. */
+/** Gives the lines of the messages that are kept: all of them, or copied together. */
 function linesOf(bytes: Buffer, kept: Uint32Array, count: number): Buffer {
   if (kept.length === 0) return bytes.subarray(0, 0)
   if (kept.length === count) return bytes

@@ -61,7 +61,7 @@ pipe.on('close', end)
 begin()
 flushCompileCache() // now, for it is killed in the end
 
-/** Files that the engine has open are open here as well, unless whoever opened them saw to it: LMDB, of the log, doesn't. */
+/** Closes files of the engine. Those that it has open are open here as well, unless whoever opened them saw to it: LMDB, of the log, doesn't. */
 function closeFiles(): void {
   for (const name of numbersIn('/dev/fd')) {
     const fd = Number(name)
@@ -81,7 +81,7 @@ function numbersIn(folder: string): readonly string[] {
   }
 }
 
-/** One more thread. */
+/** Begins one more thread, if there may be one. */
 function begin(): void {
   const place = Atomics.load(shared.threads, 0)
   if (place === most) return
@@ -110,13 +110,13 @@ function look(): void {
   }
 }
 
-/** What is written is in the kernel's hands when `write` returns: it arrives after this process has gone. */
+/** Tells the engine why, and ends the process. What is written is in the hands of the kernel by then, and arrives afterwards. */
 function kill(reason: 'time' | 'memory'): never {
   for (const part of frame({ type: 'killed', reason })) pipe.write(part)
   end()
 }
 
-/** Not by exit: that would wait for threads that don't end. */
+/** Ends the process. Not by exit: that would wait for threads that don't end. */
 function end(): never {
   process.kill(process.pid, 'SIGKILL')
   throw new Error('ended')

@@ -59,12 +59,12 @@ export class Confinement {
     return this.#levels[this.#at] ?? PLAIN
   }
 
-  /** A sandbox did not come up under it. @returns the next one has less; false: it had the least */
+  /** Goes to the next level when a sandbox did not start under one. @returns false: that was the last */
   weaken(failed: Level): boolean {
     if (failed === this.level && this.#at < this.#levels.length - 1) this.#at++
     return failed !== this.level
   }
 }
 
-/** Of this process: what its system allows is found out once. */
+/** The confinement of the sandboxes of this process: what the system allows is found out once. */
 export const confinement = new Confinement()

@@ -12,7 +12,7 @@ const MOST_BYTES = 8 * 1024 * 1024
 const HELD_BYTES = 48 * 1024 * 1024
 /** The most that a batch takes of what is left: others come, too. */
 const SHARE = 1 / 4
-/** Smaller ones are not worth counting. */
+/** Smaller answers are not worth counting. */
 const FROM_BYTES = 64 * 1024
 
 class HeldResults {
@@ -23,12 +23,12 @@ class HeldResults {
     return this.#bytes
   }
 
-  /** What a batch may have from now on. */
+  /** How many bytes of results a batch may have from now on. */
   get room(): number {
     return Math.max(0, Math.min(MOST_BYTES, (HELD_BYTES - this.#bytes) * SHARE))
   }
 
-  /** Counts them for as long as anybody has them. */
+  /** Counts an answer for as long as anybody has it. */
   add(results: ArrayBuffer): void {
     if (results.byteLength < FROM_BYTES) return
     this.#bytes += results.byteLength
@@ -36,5 +36,5 @@ class HeldResults {
   }
 }
 
-/** Of this process. */
+/** The results that this process holds. */
 export const heldResults = new HeldResults()

@@ -39,8 +39,8 @@ type Piece = Readonly<{ text: string; longIntegers: LongIntegers }>
 /** Where integers are quoted (`long-integers.ts`): in members of these names, or they may be at any depth. */
 export type LongIntegers = readonly string[] | 'anywhere' | 'nowhere'
 
-/** What an isolate said of a piece. */
-type Ran = { out: string; left: boolean }
+/** What came of a piece. @property out the runtime's lines @property left of fewer messages, for the time is over or they are enough */
+type PieceResult = { out: string; left: boolean }
 
 /** The thread that an isolate runs in. */
 export type Host = Readonly<{
@@ -107,9 +107,8 @@ export class FunctionIsolate {
    * Runs messages until `until` (ms since the epoch), at least one.
    * @param tail of their metadata, JSON
    * @param most it ends when it has so many characters, too
-   * @returns the runtime's lines; `left`: of fewer messages, for the time is over or they are enough
    */
-  run({ text: lines, longIntegers }: Piece, { tail, until, most }: Readonly<{ tail: string; until: number; most: number }>): Ran {
+  run({ text: lines, longIntegers }: Piece, { tail, until, most }: Readonly<{ tail: string; until: number; most: number }>): PieceResult {
     const maxOut = Math.min(most, MAX_OUT)
     const keys = typeof longIntegers === 'string' ? longIntegers : JSON.stringify(longIntegers)
     let out = ''
@@ -136,7 +135,7 @@ export class FunctionIsolate {
     }
   }
 
-  /** Bytes of its heap and what hangs on it. */
+  /** How many bytes its heap has, with what hangs on it. */
   get bytes(): number {
     const { total_heap_size, externally_allocated_size } = this.engine.getHeapStatisticsSync()
     return total_heap_size + externally_allocated_size
@@ -158,18 +157,18 @@ const thrown = (error: unknown): string => `-${JSON.stringify({ message: error i
 
 const isTimeout = (error: unknown): boolean => error instanceof Error && error.message === 'Script execution timed out.'
 
-/** Messages that a piece has. */
+/** Counts the messages of a piece. */
 export const messagesIn = (text: string): number => text.split(END).length - 1
 const END = String.fromCharCode(MESSAGE_END)
 
-/** Messages that lines tell of. */
+/** Counts the messages that lines are about. */
 function linesIn(out: string): number {
   let count = 0
   for (let at = 0; at < out.length; at = out.indexOf('\n', at) + 1) if (out[at] !== '#') count++
   return count
 }
 
-/** A syntax error of V8 ends in `[file:line:column]`; one that was thrown has a stack. */
+/** Reads why code could not be built. A syntax error of V8 ends in `[file:line:column]`; one that was thrown has a stack. */
 function failureOf(error: unknown, file: string, callMs: number): BuildFailure {
   if (!(error instanceof Error)) return { message: String(error) }
   if (isTimeout(error)) return { message: `its module ran longer than ${callMs} ms before it was there` }
@@ -178,7 +177,7 @@ function failureOf(error: unknown, file: string, callMs: number): BuildFailure {
   return { message: /disposed during execution/.test(message) ? `its module needs more than ${HEAP_MB} MB` : message, ...place }
 }
 
-/** The first place in the user's own source that a text names. */
+/** Finds the first place in the user's own source that a text names. */
 export function placeIn(text: string, file: string): { line?: number; column?: number } {
   for (let at = text.indexOf(`${file}:`); at >= 0; at = text.indexOf(`${file}:`, at + 1)) {
     const [, line, column] = /^:(\d+):(\d+)/.exec(text.slice(at + file.length, at + file.length + 20)) ?? []

@@ -17,7 +17,7 @@ export class Isolates {
     this.#maxBytes = maxBytes
   }
 
-  /** Builds it when it isn't there. @throws NotBuilt */
+  /** Gives the isolate of a function, and builds it when it isn't there. @throws NotBuilt */
   of(source: KeyedSource): FunctionIsolate {
     const { key } = source
     const known = this.#kept.get(key)
@@ -31,7 +31,7 @@ export class Isolates {
     return isolate
   }
 
-  /** Its function is not needed any more. */
+  /** Throws away the isolate of a function that is not needed any more. */
   drop(key: string): void {
     this.#kept.get(key)?.isolate.dispose()
     this.#kept.delete(key)

@@ -18,6 +18,7 @@ const DIGITS = SAFE.length
 const MAX_KEYS = 20
 
 /**
+ * Quotes the integers of messages that a number can't hold.
  * @param json messages, MESSAGE_END behind each
  * @param mark what nobody else can write: ASCII without quotes and backslashes
  * @returns undefined: there are none
@@ -33,7 +34,7 @@ export function quoteLongIntegers(json: Buffer, mark: Buffer): Quoted | undefine
   return copy.end()
 }
 
-/** Without reading all the bytes. @returns a place in 16 digits or more that may be an integer, the first from one on; -1: there are none */
+/** Looks for a long integer without reading all the bytes. @returns a place in 16 digits or more that may be an integer, the first from one on; -1: there are none */
 function candidateFrom(json: Buffer, from: number): number {
   const last = json.length
   // digits that many in a row have one at a multiple of that many
@@ -49,7 +50,7 @@ function candidateFrom(json: Buffer, from: number): number {
   return -1
 }
 
-/** Gives what is long in a message to the copy. @returns its end */
+/** Reads a message and quotes its long integers in the copy. @returns its end */
 function readMessage(json: Buffer, from: number, copy: Copy): number {
   let depth = 0
   let keyStart = 0 // of the last text
@@ -87,7 +88,7 @@ function readMessage(json: Buffer, from: number, copy: Copy): number {
   return p
 }
 
-/** Whether an integer is beyond ±2^53. @param start its first digit */
+/** Tells whether an integer is beyond ±2^53. @param start its first digit */
 function isLong(json: Buffer, start: number, end: number): boolean {
   if (end - start !== DIGITS) return end - start > DIGITS
   for (let i = 0; i < DIGITS; i++) {

@@ -43,7 +43,7 @@ export class ThreadPipe {
     return { header, body: this.#memory.subarray(bodyAt, this.#start) }
   }
 
-  /** Returns when all of it is in the kernel's hands. */
+  /** Writes a frame, and returns when all of it is in the kernel's hands. */
   write(header: Response, body: readonly Uint8Array[] = []): void {
     let left: readonly Uint8Array[] = frame(header, body)
     while (left.length > 0) {
@@ -56,7 +56,7 @@ export class ThreadPipe {
     }
   }
 
-  /** @returns false: the pipe ended before that many bytes */
+  /** Reads until so many bytes are there. @returns false: the pipe ended before that many bytes */
   #fill(bytes: number): boolean {
     if (this.#start + bytes > this.#memory.length) {
       const memory = bytes <= this.#kept.length ? this.#kept : Buffer.allocUnsafeSlow(bytes)

@@ -71,7 +71,7 @@ type Job = {
   /** when it began to wait, monotonic ms */
   since: number
 }
-/** What of a job goes out in one call. */
+/** The part of a job that goes out in one call. */
 type Share = Readonly<{ job: Job; from: number; count: number }>
 
 /** Messages of one call, and their bytes unless it has one message. */
@@ -116,7 +116,7 @@ export class FunctionPool {
     if (!this.#stopped) this.#main ??= this.#newMain()
   }
 
-  /** @param account id of the account whose functions it runs */
+  /** Gives the pool as an account has it. @param account its id */
   of(account: string): AccountPool {
     return {
       run: (functions, batch) => this.#run(account, functions, batch),
@@ -126,19 +126,19 @@ export class FunctionPool {
     }
   }
 
-  /** Functions that ended a sandbox. @param key of the function as it is now: another text begins anew */
+  /** Tells at which messages a function ended a sandbox. @param key of the function as it is now: another text begins anew */
   strikes(key: string): Strikes | undefined {
     return this.#strikes.of(key)
   }
 
-  /** Its code is not in use any more. */
+  /** Drops code that is not in use any more. */
   forget(key: string): void {
     this.#strikes.forget(key)
     this.#main?.sandbox.forget(key)
     this.#trial?.forget(key)
   }
 
-  /** Process ids of the sandboxes that run. */
+  /** The process ids of the sandboxes that run. */
   get pids(): number[] {
     return [this.#main?.sandbox, this.#trial].flatMap((sandbox) => (sandbox?.pid === undefined || sandbox.isGone ? [] : [sandbox.pid]))
   }
@@ -195,7 +195,7 @@ export class FunctionPool {
       const at = this.#queue.findIndex(({ functions }) => functions.every(({ key }) => (this.#calls.get(key) ?? 0) < most))
       if (at < 0) return
       if (main.calls >= Math.max(1, main.sandbox.threads)) break // the first call waits for the first thread
-      void this.#send(this.#together(at), main)
+      void this.#send(this.#takeShares(at), main)
     }
     if (!main.sandbox.canGrow) return
     this.#growing ??= setTimeout(() => {
@@ -207,7 +207,7 @@ export class FunctionPool {
   }
 
   /** Takes a job out of the queue, and all of those behind it that fit whole into the same call. */
-  #together(at: number): readonly Share[] {
+  #takeShares(at: number): readonly Share[] {
     const [job] = this.#queue.splice(at, 1)
     if (!job) return []
     const from = job.outcome.done
@@ -280,7 +280,7 @@ export class FunctionPool {
     })
   }
 
-  /** Its memory is nearly used up, by nobody's fault: a fresh one takes over, and it ends with its last call. */
+  /** Replaces a sandbox whose memory is nearly used up, by nobody's fault: a fresh one takes over, and it ends with its last call. */
   async #replace(worn: { sandbox: Sandbox; calls: number; isWorn: boolean }): Promise<void> {
     if (worn.isWorn || this.#main !== worn) return
     worn.isWorn = true
@@ -310,7 +310,7 @@ export class FunctionPool {
         return await sandbox.check(fn)
       } catch (error) {
         if (!(error instanceof SandboxEnded) || error.reason === 'stopped' || error.reason === 'not started') throw error
-        return { failure: { message: `building it ended the sandbox: ${WORDS[error.reason]}` } }
+        return { failure: { message: `building it ended the sandbox: ${END_WORDS[error.reason]}` } }
       }
     })
   }
@@ -334,7 +334,7 @@ export class FunctionPool {
       if (outcome.states[i] !== STATE.kept) break
       const strikes = this.strikes(fn.key)
       if (strikes?.isOff) {
-        const text = `it is switched off: it ended its sandbox (${WORDS[strikes.reason]}) at ${strikes.messages.join('; ')}`
+        const text = `it is switched off: it ended its sandbox (${END_WORDS[strikes.reason]}) at ${strikes.messages.join('; ')}`
         outcome.fail(i, step, { code: 'FUNCTION_OFF', text })
         break
       }
@@ -346,7 +346,7 @@ export class FunctionPool {
       } catch (error) {
         if (!(error instanceof SandboxEnded) || error.reason === 'stopped') throw error
         this.#strikes.ended(fn.key, message, error.reason)
-        outcome.fail(i, step, { code: 'FUNCTION_KILLED', text: `its sandbox was ended at ${message.text}: ${WORDS[error.reason]}` })
+        outcome.fail(i, step, { code: 'FUNCTION_KILLED', text: `its sandbox was ended at ${message.text}: ${END_WORDS[error.reason]}` })
       }
     }
     outcome.done++
@@ -369,7 +369,7 @@ export class FunctionPool {
     })
   }
 
-  /** An account that had its turn goes behind the others: whoever iterates over a Map comes to what is set again meanwhile. */
+  /** Runs the trials that wait. An account that had its turn goes behind the others: whoever iterates over a Map comes to what is set again meanwhile. */
   async #takeTurns(): Promise<void> {
     for (const [account, waiting] of this.#trials) {
       await waiting.shift()?.()
@@ -402,7 +402,7 @@ export class FunctionPool {
   }
 }
 
-const WORDS: Readonly<Record<EndReason, string>> = {
+const END_WORDS: Readonly<Record<EndReason, string>> = {
   time: 'it ran on past its time limit',
   memory: 'it took more memory than a sandbox has',
   crash: 'the sandbox crashed',
@@ -410,7 +410,7 @@ const WORDS: Readonly<Record<EndReason, string>> = {
   stopped: 'the service was stopping',
 }
 
-/** How many messages go out together, from one on. */
+/** Counts the messages that go out together, from one on. */
 function callFrom({ count, lineEnds }: FunctionBatch, from: number): number {
   const start = lineEnds[from - 1] ?? 0
   let end = from + 1
@@ -418,10 +418,10 @@ function callFrom({ count, lineEnds }: FunctionBatch, from: number): number {
   return end - from
 }
 
-/** Of all messages from one on. */
+/** Counts the bytes of all messages from one on. */
 const bytesOf = ({ lines, lineEnds }: FunctionBatch, from: number): number => lines.length - (lineEnds[from - 1] ?? 0)
 
-/** What an answer to these may have. */
+/** Counts the bytes that an answer about these may have. */
 const roomOf = (shares: readonly Share[]): number =>
   Math.min(MAX_ANSWER_BYTES, ...shares.map(({ job: { outcome } }) => Math.max(0, heldResults.room - outcome.bytes)))
 

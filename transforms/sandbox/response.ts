@@ -59,7 +59,7 @@ export type RunResponse = Static<typeof Ran>
  */
 export type Response = Static<typeof Ready> | Static<typeof Checked> | RunResponse | Static<typeof Killed>
 
-/** By type, for the check of a union would try each. */
+/** The checks by type, for that of a union would try each. */
 const CHECKS = { ready: schemaCheck(Ready), checked: schemaCheck(Checked), ran: schemaCheck(Ran), killed: schemaCheck(Killed) } as const
 
 /** Reads what a sandbox says. @throws RangeError: it is none of these */

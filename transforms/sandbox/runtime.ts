@@ -15,7 +15,7 @@ import type { FUNCTION_KINDS, SandboxKind } from '../../engine/state/function-ki
 
 type Answers = (typeof FUNCTION_KINDS)[SandboxKind]['answers']
 
-/** What `build` gives to the host. */
+/** What the runtime gives to the host. */
 export type Runtime = Readonly<{
   /** Takes the user's function. @param answers what it may answer @param noun what errors call it @returns '' or what is wrong with it */
   attach: (fn: unknown, answers: Answers, noun: string) => string
@@ -27,11 +27,11 @@ export type Runtime = Readonly<{
    * @returns the lines, behind a `.`, or `!` when messages are left
    */
   run: (lines: string, tail: string, from: number, until: number, maxResult: number, maxOut: number, longIntegers: string) => string
-  /** What was done when the last run was cut off, and then forgets it. */
+  /** Gives the lines of a run that was cut off, and forgets them. */
   rest: () => string
 }>
 
-/** @param mark what quoted integers begin with */
+/** Sets up the isolate that it runs in. @param mark what quoted integers begin with */
 export function runtime(mark: string): Runtime {
   const { parse, stringify, rawJSON } = JSON
   const { now } = Date

@@ -177,24 +177,24 @@ export class Sandbox {
     return this.#gone !== undefined
   }
 
-  /** Threads that take calls, busy or not. */
+  /** How many threads take calls, busy or not. */
   get threads(): number {
     return this.#threads.filter(({ isReady }) => isReady).length
   }
 
-  /** There may be one more thread, and none is on its way. */
+  /** Whether there may be one more thread, and none is on its way. */
   get canGrow(): boolean {
     return !this.#gone && this.threads === this.#asked && this.#asked < this.#threads.length
   }
 
-  /** One more thread, if there may be one. */
+  /** Asks for one more thread, if there may be one. */
   grow(): void {
     if (!this.canGrow) return
     this.#asked++
     this.#pipe.write(ONE_MORE)
   }
 
-  /** Needs a thread that isn't busy; one that has run these functions goes first. @throws SandboxEnded */
+  /** Runs functions on a thread that isn't busy; one that has run these functions goes first. @throws SandboxEnded */
   async run({ functions, count, lines, tail, maxBytes }: Call): Promise<RunAnswer> {
     const thread = this.#idleThread(functions)
     for (const { key, name, kind, code } of functions) {
@@ -221,7 +221,7 @@ export class Sandbox {
     return failure ? { failure } : { code: Buffer.from(body.buffer).toString() }
   }
 
-  /** Its code is not needed any more. */
+  /** Drops code that is not needed any more. */
   forget(key: string): void {
     for (const thread of this.#threads) if (thread.defined.delete(key)) this.#write(thread, { type: 'forget', key })
   }
@@ -236,7 +236,7 @@ export class Sandbox {
     await this.ended
   }
 
-  /** What can't be an answer, or is larger than one may be, ends it as what else can't be borne of it: the engine goes on. */
+  /** Reads what the sandbox says. What can't be an answer, or is larger than one may be, ends the sandbox, and the engine goes on. */
   #read(reader: Reader, chunk: Buffer): void {
     if (this.#isRefused) return
     try {

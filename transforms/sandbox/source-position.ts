@@ -14,7 +14,7 @@ const KEPT_MAPS = 8
 const MAX_FILE = 200
 const maps = new Map<string, SourceMap | undefined>()
 
-/** @param code as it was run, whoever made it */
+/** Finds the place as the author knows it. @param code as it was run, whoever made it */
 export function ownPlace(code: string, { line, column }: SourcePlace): SourcePlace {
   if (line === undefined) return {}
   const here = { line, ...(column !== undefined && { column }) }
@@ -40,7 +40,7 @@ function mapOf(code: string): SourceMap | undefined {
   return map
 }
 
-/** ` (line 3, column 5)`, or nothing. */
+/** Writes a place for people: ` (line 3, column 5)`, or nothing. */
 export function placeText({ file, line, column }: SourcePlace): string {
   if (line === undefined) return ''
   return ` (${file === undefined ? '' : `${file}, `}line ${line}${column === undefined ? '' : `, column ${column}`})`

@@ -1,5 +1,5 @@
 /**
- * From what a user writes to what an isolate takes: types are blanked out, so that every line and column stays where it is.
+ * Makes what an isolate takes of what a user wrote: types are blanked out, so that every line and column stays where it is.
  */
 import { FUNCTION_KINDS, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import { stripTypeScriptTypes } from 'node:module'
@@ -7,7 +7,7 @@ import { NotBuilt } from './isolate.ts'
 
 const DEFAULT_EXPORT = /\bexport\s+default\b|\bas\s+default\b/
 
-/** @param text TypeScript or JavaScript; JavaScript comes back as it is @throws NotBuilt: with the place */
+/** Makes JavaScript of a function. @param text TypeScript or JavaScript; JavaScript comes back as it is @throws NotBuilt: with the place */
 export function javascriptOf(text: string, kind: SandboxKind): string {
   let code: string
   try {

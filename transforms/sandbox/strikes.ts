@@ -12,7 +12,7 @@ export type Strikes = Readonly<{ reason: EndReason; messages: readonly string[];
 
 const MOST = 3
 
-type Record = {
+type History = {
   reason: EndReason
   /** of each message its group: one of each group, and as many more as decide */
   readonly messages: Map<string, string>
@@ -22,8 +22,9 @@ type Record = {
 
 /** Keeps which functions have ended a sandbox, by the key of their code. */
 export class StrikeBook {
-  readonly #byKey = new Map<string, Record>()
+  readonly #byKey = new Map<string, History>()
 
+  /** Tells what a function has done. */
   of(key: string): Strikes | undefined {
     const record = this.#byKey.get(key)
     if (!record) return undefined
@@ -32,7 +33,7 @@ export class StrikeBook {
     return { reason, messages: [...messages.keys()], isOff }
   }
 
-  /** The function ended its sandbox at this message. */
+  /** Notes that a function ended its sandbox at a message. */
   ended(key: string, { text, group }: NamedMessage, reason: EndReason): void {
     const record = this.#byKey.get(key) ?? { reason, messages: new Map(), groups: new Set() }
     this.#byKey.set(key, record)
@@ -42,7 +43,7 @@ export class StrikeBook {
     if (isNew || record.messages.size < MOST) record.messages.set(text, group)
   }
 
-  /** The function came to the end of this message. */
+  /** Notes that a function came to the end of a message. */
   passed(key: string, { group }: NamedMessage): void {
     const record = this.#byKey.get(key)
     if (!record) return
@@ -55,6 +56,6 @@ export class StrikeBook {
   }
 }
 
-function meet({ groups }: Record, group: string): void {
+function meet({ groups }: History, group: string): void {
   if (groups.size < MOST) groups.add(group)
 }

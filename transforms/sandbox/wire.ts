@@ -28,12 +28,12 @@ export const MESSAGE_END = 0x1e
 /** Where in the sandbox a message stands after the call; left: nobody has asked about it yet, for the results before it are enough for once. */
 export const STATE = { kept: 0, dropped: 1, failed: 2, left: 3 } as const
 
-/** The two lengths. */
+/** The bytes of the two lengths that a frame begins with. */
 export const PREFIX_BYTES = 8
-/** What one frame may have: a few answers of the largest size. */
+/** The most bytes of a frame: a few answers of the largest size. */
 export const MAX_FRAME_BYTES = 256 * 1024 * 1024
 
-/** @returns what to write, in order; bodies aren't copied */
+/** Makes a frame. @returns what to write, in order; bodies aren't copied */
 export function frame(header: Request | Response, body: readonly Uint8Array[] = []): Uint8Array[] {
   const text = Buffer.from(JSON.stringify(header))
   const prefix = Buffer.allocUnsafe(PREFIX_BYTES)
