@@ -38,12 +38,12 @@ const wanted = (file: string): boolean =>
   patterns.length === 0 || patterns.some((pattern) => file.includes(pattern) || matchesGlob(file, pattern))
 /** Those whose processes are the command's. */
 const isOfCommands = (file: string): boolean => /^test\/(faults|cli|docs)\//.test(file)
-/** Those begin first: at the end short ones fill the gaps. */
+/** Those begin first: at the end short ones fill the gaps. What shares a process follows them, for it is long in one piece. */
 const isLong = (file: string): boolean => /^test\/(faults|transforms|docs|cli)\/|\.kafka\./.test(file)
 let files = globSync('test/**/*.test.ts', { cwd: root })
   .map((file) => file.replaceAll(sep, '/'))
   .filter(wanted)
-  .sort((a, b) => Number(isLong(b)) - Number(isLong(a)) || (a < b ? -1 : 1))
+  .sort()
 if (files.length === 0) throw new Error(`no test file matches ${patterns.join(' ')}`)
 
 const { env } = process // that of the test files' processes too
@@ -111,7 +111,7 @@ for (const { name, needs, error } of refused.flat()) {
 
 const folder = await mkdtempDisposable(join(tmpdir(), 'tailrace-tests-'))
 services.use(folder)
-files = together(files, root, folder.path)
+files = together(files, root, folder.path).sort((a, b) => Number(isLong(b)) - Number(isLong(a)))
 
 const stop = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => stop.abort())

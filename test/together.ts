@@ -14,7 +14,7 @@ const NEEDS_ITS_OWN = /^(before|after|beforeEach|afterEach)\(|\bprocess\.|\bmock
 /**
  * @param files below root
  * @param folder for the files that are made
- * @returns files to run in their place: made ones, which import those that share a process, and before them all others
+ * @returns files to run in their place: made ones, which import those that share a process, and behind them all others
  */
 export function together(files: readonly string[], root: string, folder: string): string[] {
   const [shared, alone] = [files.filter((file) => mayShare(file, root)), files.filter((file) => !mayShare(file, root))]
@@ -26,7 +26,7 @@ export function together(files: readonly string[], root: string, folder: string)
     writeFileSync(path, urls.map((url) => `import ${JSON.stringify(url)}\n`).join(''))
     return path
   })
-  return [...alone, ...made]
+  return [...made, ...alone]
 }
 
 const mayShare = (file: string, root: string): boolean =>

@@ -209,7 +209,7 @@ test('what is with a function when the sink stops is with nobody: the next owner
   assert.deepEqual(await waiting, [])
   s.edit({})
   await s.start()
-  assert.deepEqual(idsOf(await s.f.receive(10, 5_000)), [1])
+  assert.deepEqual(idsOf(await s.f.receive(10, LONG_MS)), [1])
 })
 
 test('receives that wait behind functions count for max_waiting', async () => {

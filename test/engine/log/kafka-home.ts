@@ -67,7 +67,7 @@ export async function kafkaHome(brokers?: readonly string[], security: Pick<Kafk
     notices,
     async open(options = {}) {
       const log = await openKafkaLog({
-        ...{ connection, prefix, query: store.query, appendTimeoutMs: 5_000 },
+        ...{ connection, prefix, query: store.query, appendTimeoutMs: 30_000 },
         notice: (text, error) => notices.push(error instanceof Error ? `${text}: ${error.message}` : text),
         ...options,
       })
