@@ -84,14 +84,16 @@ export class Switching implements AsyncDisposable {
     await this.f.append([{ id, group }], hashOf(group) % this.#next.partitions, 2)
   }
 
-  /** Sets the sink back, as the engine of its process does. @param store of the state database */
-  replay(target: ReplayTarget, store: Pick<Store, 'query' | 'transaction'> = storeOf(this.db)): Promise<Replayed> {
+  /** Sets the sink back, as the engine of its process does. @param store of the state database. @param patienceMs it is tried for so long */
+  replay(
+    target: ReplayTarget,
+    store: Pick<Store, 'query' | 'transaction'> = storeOf(this.db),
+    patienceMs = PATIENCE_MS,
+  ): Promise<Replayed> {
     const { sink } = this.f
     const holder: Holder = { id: 'this', hold: (by) => sink.hold(by), release: (by) => sink.release(by) }
     const logger = createLogger({ level: 'fatal', format: 'json' })
-    return new Replays({ store, log: this.f.log, logger, patienceMs: PATIENCE_MS }).replay({ ...SINK, ...this.#sink }, target, () => [
-      holder,
-    ])
+    return new Replays({ store, log: this.f.log, logger, patienceMs }).replay({ ...SINK, ...this.#sink }, target, () => [holder])
   }
 
   async untilServed(generation: number): Promise<void> {

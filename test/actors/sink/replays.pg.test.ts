@@ -296,7 +296,7 @@ test('of two replays at once one is refused, and a sink that another process has
   const takenOver = storeOf(s.db, async (statement) => {
     if (statement === 1) await s.db.query(`update tailrace.term set term = term + 1, holder = 'another'`)
   })
-  await assert.rejects(s.replay(target, takenOver), { code: 'PARTITION_MOVING' })
+  await assert.rejects(s.replay(target, takenOver, 1_000), { code: 'PARTITION_MOVING' })
   assert.deepEqual(await s.f.receive(10, 50), [])
 })
 
