@@ -37,13 +37,13 @@ export type SinkHome = Readonly<{
   memory: ReadMemory
   /** the sink as it is now. @throws EngineError NOT_FOUND */
   sinkNow: (id: string) => Sink
-  /** a generation was delivered */
-  delivered: () => void
+  /** a generation was handed over to the next one */
+  generationEnded: () => void
 }>
 
 /** Starts a sink with all that it is given in this process. */
 export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home: SinkHome): SinkHost {
-  const { log, logger, store, nodes, cache, egress, source, functions, recent, memory, sinkNow, delivered } = home
+  const { log, logger, store, nodes, cache, egress, source, functions, recent, memory, sinkNow, generationEnded } = home
   return startSink({
     sink,
     database,
@@ -54,7 +54,7 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
       ackWaitMs: () => sinkNow(sink.id).ack_wait_ms,
       handedOver: (generation) => {
         logger.info({ sink: sink.name, generation }, 'a generation is delivered, the next one follows')
-        delivered()
+        generationEnded()
       },
     }),
     log,

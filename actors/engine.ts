@@ -406,7 +406,7 @@ export class Engine {
       recent: this.#recent,
       memory: this.#memory,
       sinkNow: (id) => this.#sinkNow(id),
-      delivered: () => this.#oldTopics.ring(),
+      generationEnded: () => this.#oldTopics.ring(),
     }
   }
 

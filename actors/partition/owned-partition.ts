@@ -143,7 +143,7 @@ export class OwnedPartition {
     this.handedOut += messages
     const [first] = batches[0]?.messages ?? []
     const sinceCommitUs = first ? Date.now() * 1000 - first.view.commitTimeUs(first.place) : 0
-    this.observer.delivered({ messages, bytes, sinceCommitUs })
+    this.observer.handedOut({ messages, bytes, sinceCommitUs })
     return batches
   }
 

@@ -84,7 +84,7 @@ export class PartitionReading {
         await filtering.at(-1)
         return this.#close(signal)
       }
-      if (header.count === 0 || (filtering.length === 0 && comparePositions(header.last, dispatcher.filter) <= 0)) {
+      if (header.count === 0 || (filtering.length === 0 && comparePositions(header.last, dispatcher.accepted) <= 0)) {
         await filtering.at(-1)
         if (signal.aborted) return
         dispatcher.window.pass(offset)

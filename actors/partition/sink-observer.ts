@@ -6,8 +6,8 @@ export type Discarded = 'attempts' | 'size' | 'hand'
 
 /** Hears from a sink what is counted. Every call is for a batch, never for a message. */
 export interface SinkObserver {
-  /** @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
-  delivered(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
+  /** handed to a client, or to the sender. @param sinceCommitUs from the commit in Postgres of the batch's first message to now */
+  handedOut(batch: Readonly<{ messages: number; bytes: number; sinceCommitUs: number }>): void
   /** @param heldMs from the delivery of the first message of the call to its ack */
   acked(batch: Readonly<{ messages: number; heldMs: number }>): void
   /** the visibility time of these passed without an ack. @param heldMs that time */
@@ -27,7 +27,7 @@ export interface SinkObserver {
 /** Makes the observer of a sink, which counts into the metrics, and tells the log what an operator should see. */
 export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: SinkMeter, logger: Logger): SinkObserver {
   return {
-    delivered: ({ messages, bytes, sinceCommitUs }) => {
+    handedOut: ({ messages, bytes, sinceCommitUs }) => {
       meter.attempted(messages, bytes)
       meter.waited(messages, sinceCommitUs)
     },
@@ -54,7 +54,7 @@ export function observeSink({ name: sink }: Readonly<{ name: string }>, meter: S
  * of them.
  */
 export const withoutEnds = (observer: SinkObserver): SinkObserver => ({
-  delivered: (batch) => observer.delivered(batch),
+  handedOut: (batch) => observer.handedOut(batch),
   acked: () => undefined,
   returned: () => undefined,
   lapsed: () => undefined,

@@ -69,9 +69,9 @@ export async function takeOver(sink: PartitionSink, served: ServedGeneration, ke
  */
 async function fitToPartition(log: Log, topic: TopicName, partition: number, commit: Commit): Promise<Commit> {
   const before = commit.next.offset === 0 ? undefined : await log.headerAt(topic, partition, commit.next.offset - 1)
-  if (!before || comparePositions(before.last, commit.filter) <= 0) return commit
-  const above = await log.offsetFor(topic, partition, { position: commit.filter })
+  if (!before || comparePositions(before.last, commit.accepted) <= 0) return commit
+  const above = await log.offsetFor(topic, partition, { position: commit.accepted })
   const next = { offset: Math.min(above, commit.next.offset), index: 0 }
   // a marker tells others that they leave, too, and is passed by: then the rest of the commit stands
-  return before.isMarker ? { ...commit, next } : { next, filter: commit.filter, finished: [], handedOut: next, term: commit.term }
+  return before.isMarker ? { ...commit, next } : { next, accepted: commit.accepted, finished: [], handedOut: next, term: commit.term }
 }

@@ -77,7 +77,7 @@ export function commitPoint(d: Dispatcher, term: number, isClean = false): Commi
   const next = isUnread ? restored.next : w.refOf(w.base)
   return {
     next,
-    filter: isUnread ? restored.filter : filterBefore(d, w.base),
+    accepted: isUnread ? restored.accepted : acceptedBefore(d, w.base),
     finished: finishedNow(d, isUnread ? next : { offset: w.nextOffset, index: 0 }),
     handedOut,
     term,
@@ -96,13 +96,13 @@ export function committed(d: Dispatcher, { inFlight, handedOut }: Commit): void 
 }
 
 /** Gives the greatest accepted position before a message of the window, which a restart from there begins with. */
-function filterBefore({ window: w, filter }: Dispatcher, seq: number): Position {
-  if (seq >= w.end) return filter
+function acceptedBefore({ window: w, accepted }: Dispatcher, seq: number): Position {
+  if (seq >= w.end) return accepted
   const pack = w.packOf(seq)
   const index = seq - pack.firstSeq
-  if (index === 0 || !pack.view) return pack.filterBefore
+  if (index === 0 || !pack.view) return pack.acceptedBefore
   const before = pack.view.position(index - 1)
-  return comparePositions(before, pack.filterBefore) > 0 ? before : pack.filterBefore
+  return comparePositions(before, pack.acceptedBefore) > 0 ? before : pack.acceptedBefore
 }
 
 /** @param read up to where it is known what of the former owner's ranges is finished */

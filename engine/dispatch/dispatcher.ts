@@ -10,7 +10,7 @@
  *  I1. Of a group only the lowest unfinished message is handed out, and one at a time (docs/rules.md, rule 49). An
  *      owner that sends gets several of a group in one batch, the lowest first, and no more until it has told how they ended.
  *  I2. Nothing is handed out beyond what a durable commit promised (`promised`; docs/rules.md, rule 20).
- *  I3. The commit point never passes an unfinished message; its filter belongs to that point, not to the read head.
+ *  I3. The commit point never passes an unfinished message; its accepted position belongs to that point, not to the read head.
  *  I4. Every message parked because it blocks lies below the window's base, so parked ones come first in position order; one
  *      that failed lies below what the window holds of its group. After a crash too, because what is finished below them is
  *      durable before their rows are (the owner commits in between).
@@ -75,7 +75,7 @@ export type Dispatcher = Purpose & {
   // what is read
   readonly window: Window
   /** the greatest accepted position read: what is not above it was taken in before, or is not to be */
-  filter: Position
+  accepted: Position
   /** when the last record came, or this owner (monotonic ms) */
   readAt: number
   /** what is read is the former owner's zone: messages of it may be with clients */
@@ -147,7 +147,7 @@ export function newDispatcher({ restore, sends = false, memory = new ReadMemory(
     memory,
     restored: former,
     window: new Window(former.next.offset, memory),
-    filter: former.filter,
+    accepted: former.accepted,
     readAt: now,
     isRestoring: true,
     closed: false,

@@ -15,21 +15,21 @@ import { STATE, type PackView, type WindowPack } from './window.ts'
  * @param drops 1 for each message that the sink's filter drops: finished unseen
  */
 export function offer(d: Dispatcher, offset: number, view: PackView, drops?: Uint8Array): void {
-  const { window: w, filter, keyed } = d
+  const { window: w, accepted, keyed } = d
   d.readAt = d.clock()
-  const pack = w.append(offset, view, filter)
+  const pack = w.append(offset, view, accepted)
   const { count, firstSeq } = pack
-  const accepted = count === 0 || view.compare(0, filter) > 0 ? 0 : firstAbove(view, filter)
-  for (let i = 0; i < accepted; i++) makeVoid(d, pack, firstSeq + i)
-  if (accepted < count) d.filter = view.position(count - 1)
-  if (!keyed) for (let i = accepted; i < count; i++) if (isTombstone(view, i)) makeVoid(d, pack, firstSeq + i)
+  const firstAccepted = count === 0 || view.compare(0, accepted) > 0 ? 0 : firstAbove(view, accepted)
+  for (let i = 0; i < firstAccepted; i++) makeVoid(d, pack, firstSeq + i)
+  if (firstAccepted < count) d.accepted = view.position(count - 1)
+  if (!keyed) for (let i = firstAccepted; i < count; i++) if (isTombstone(view, i)) makeVoid(d, pack, firstSeq + i)
   d.isRestoring &&= offset <= d.restored.lastOffset
-  if (d.isRestoring) restoreFinished(d, pack) // whatever the filter says by now
+  if (d.isRestoring) restoreFinished(d, pack) // whatever the sink's filter says by now
   if (drops)
-    for (let i = accepted; i < count; i++)
+    for (let i = firstAccepted; i < count; i++)
       if (drops[i] === 1 && w.states[(firstSeq + i) & w.mask] === STATE.fresh) makeVoid(d, pack, firstSeq + i)
   if (d.isRestoring) restoreOpen(d, pack, view)
-  for (let i = accepted; i < count; i++) if (isTooLarge(view, i)) giveUp(d, firstSeq + i, view, i)
+  for (let i = firstAccepted; i < count; i++) if (isTooLarge(view, i)) giveUp(d, firstSeq + i, view, i)
   settle(d)
 }
 
@@ -75,13 +75,13 @@ function restoreOpen(d: Dispatcher, { offset, firstSeq, count }: WindowPack, vie
 /** What was one and is delivered as a delete isn't any more. */
 const isTombstone = (view: PackView, i: number): boolean => (view.flags(i) & MESSAGE_FLAG.tombstone) !== 0
 
-/** The first message whose position is above the filter, by halves: positions in a pack grow. */
-function firstAbove(view: PackView, filter: Position): number {
+/** Finds the first message above the accepted position, by halves: positions in a pack grow. */
+function firstAbove(view: PackView, accepted: Position): number {
   let low = 0
   let high = view.count
   while (low < high) {
     const mid = (low + high) >> 1
-    if (view.compare(mid, filter) > 0) high = mid
+    if (view.compare(mid, accepted) > 0) high = mid
     else low = mid + 1
   }
   return low

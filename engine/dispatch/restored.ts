@@ -34,7 +34,7 @@ export const laterRef = (a: MessageRef, b: MessageRef): MessageRef => (compareRe
 /** Holds what a dispatcher remembers of its take-over until the reader has passed all that the former owner may have handed out. */
 export type Restored = Readonly<{
   next: MessageRef
-  filter: Position
+  accepted: Position
   /** messages below may have been handed out by a former owner, so an ack of them counts */
   ackableBelow: MessageRef
   /** ranges that the former owner finished: those below the record that is read are gone */
@@ -88,7 +88,7 @@ export function restored({ commit, begins = 0, head, parkedRefs, opensAt }: Rest
   for (const offset of [...parked.keys(), ...inFlight.keys()]) lastOffset = Math.max(lastOffset, offset)
   return {
     next,
-    filter: commit?.filter ?? opensAt ?? ORIGIN,
+    accepted: commit?.accepted ?? opensAt ?? ORIGIN,
     ackableBelow,
     finished,
     parked,

@@ -28,7 +28,7 @@ export const STATE = {
   /** on its way to the parked store: neither handed out nor finished until the store answers */
   moving: 4,
   finished: 5,
-  /** nothing to deliver: below the filter, or a tombstone for a sink without keys. Never recorded: a restart finds it void again */
+  /** nothing to deliver: not above the accepted position, or a tombstone for a sink without keys. Never recorded: a restart finds it void again */
   void: 6,
 } as const
 
@@ -39,7 +39,7 @@ export type WindowPack = {
   readonly count: number
   readonly bytes: number
   /** the greatest position accepted before this pack */
-  readonly filterBefore: Position
+  readonly acceptedBefore: Position
   /** unfinished messages */
   open: number
   /** let go of when the last message is finished, although the pack still counts in the span */
@@ -102,11 +102,11 @@ export class Window {
   }
 
   /** Adds a pack, all its messages fresh and counted open. */
-  append(offset: number, view: PackView, filterBefore: Position): WindowPack {
+  append(offset: number, view: PackView, acceptedBefore: Position): WindowPack {
     const count = view.count
     if (this.end + count - this.base > this.mask + 1) this.#grow(this.end + count - this.base)
     const bytes = view.buffer.length + count * BYTES_PER_MESSAGE + BYTES_PER_PACK
-    const pack: WindowPack = { offset, firstSeq: this.end, count, bytes, filterBefore, open: count, view }
+    const pack: WindowPack = { offset, firstSeq: this.end, count, bytes, acceptedBefore, open: count, view }
     for (let seq = this.end, until = this.end + count; seq < until; seq++) {
       const slot = seq & this.mask
       this.states[slot] = STATE.fresh

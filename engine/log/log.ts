@@ -87,8 +87,8 @@ export type InFlight = Readonly<{
 export type Commit = Readonly<{
   /** the lowest unfinished message */
   next: MessageRef
-  /** the greatest accepted position before `next`: the filter a restart begins with */
-  filter: Position
+  /** the greatest accepted position before `next`, which a restart begins with (docs/rules.md, rule 16) */
+  accepted: Position
   /** finished messages above `next`, ascending, disjoint, not touching */
   finished: readonly FinishedRange[]
   /** messages below this may be with a client: invisible for a visibility time after a crash */
@@ -226,8 +226,8 @@ export interface Log extends AsyncDisposable {
 type StoredPosition = Readonly<{ history: number; lsn: string; idx: number; part: Part }>
 /** Holds how far a source is, as plain JSON: an LSN is a text there, because it is beyond JSON's numbers. */
 export type StoredReached = StoredPosition & Readonly<{ xid?: number; commitTimeUs?: number }>
-/** A commit as plain JSON. */
-export type StoredCommit = Omit<Commit, 'filter'> & Readonly<{ filter: StoredPosition }>
+/** Holds a commit as plain JSON, where `filter` is the accepted position. */
+export type StoredCommit = Omit<Commit, 'accepted'> & Readonly<{ filter: StoredPosition }>
 
 const positionToJson = ({ history, lsn, idx, part }: Position): StoredPosition => ({ history, lsn: formatLsn(lsn), idx, part })
 const positionFromJson = ({ history, lsn, idx, part }: StoredPosition): Position => ({ history, lsn: parseLsn(lsn), idx, part })
@@ -240,7 +240,7 @@ export function reachedFromJson({ xid, commitTimeUs, ...position }: StoredReache
   return { position: positionFromJson(position), ...(isNamed ? { transaction: { xid, commitTimeUs } } : {}) }
 }
 
-/** A commit for JSON. */
-export const commitToJson = (commit: Commit): StoredCommit => ({ ...commit, filter: positionToJson(commit.filter) })
-/** A commit from JSON. */
-export const commitFromJson = (stored: StoredCommit): Commit => ({ ...stored, filter: positionFromJson(stored.filter) })
+/** Writes a commit as plain JSON. */
+export const commitToJson = ({ accepted, ...rest }: Commit): StoredCommit => ({ ...rest, filter: positionToJson(accepted) })
+/** Reads a commit from plain JSON. */
+export const commitFromJson = ({ filter, ...rest }: StoredCommit): Commit => ({ ...rest, accepted: positionFromJson(filter) })

@@ -177,7 +177,7 @@ export async function joinReaders(
   )
   await atOnce(JOINED_AT_ONCE, all, ({ topic, name, partition }) => {
     const begin = { offset: next.get(`${topic}/${partition}`) ?? 0, index: 0 }
-    return log.join(readerOf(topic, name), partition, { next: begin, filter: position, finished: [], handedOut: begin, term: 0 })
+    return log.join(readerOf(topic, name), partition, { next: begin, accepted: position, finished: [], handedOut: begin, term: 0 })
   })
 }
 

@@ -170,7 +170,7 @@ export class Counts implements SinkObserver {
   discards = 0
   forgottenMessages = 0
   #waiting: (() => void)[] = []
-  delivered({ messages }: { messages: number }): void {
+  handedOut({ messages }: { messages: number }): void {
     this.messages += messages
     this.#tell()
   }

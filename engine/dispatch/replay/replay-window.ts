@@ -25,7 +25,7 @@ const POINTS_BY_BYTES = 32
 const LEAST_STEP_MS = 250
 const MOST_STEP_MS = 60_000
 
-type Finished = Readonly<{ next: MessageRef; filter: Position }>
+type Finished = Readonly<{ next: MessageRef; accepted: Position }>
 
 /** Decides what one partition keeps to be replayed. */
 export class ReplayWindow {
@@ -92,7 +92,7 @@ export class ReplayWindow {
     const stepMs = Math.max(LEAST_STEP_MS, Math.min(windowMs / POINTS_BY_TIME, MOST_STEP_MS))
     const reachedMs = Math.round(now + this.#aheadMs)
     if (last && !all && reachedMs - last.reachedMs < stepMs && this.#bytes - last.bytes < maxBytes / POINTS_BY_BYTES) return undefined
-    const { filter: position } = this.#committed
+    const { accepted: position } = this.#committed
     return { offset, position, latestUs: this.#latestUs, messages: this.#messages, bytes: this.#bytes, reachedMs }
   }
 

@@ -86,7 +86,7 @@ export async function rewind(query: Query, sinkId: string, plan: ReplayPlan, sto
 
 /** Where a partition of an ended generation begins. */
 function begunAgain({ ref }: ReplayPlace, position: Position, held: readonly InFlight[] | undefined, term: number): Commit {
-  return { next: ref, filter: position, finished: [], handedOut: ref, ...(held ? { inFlight: held } : {}), term }
+  return { next: ref, accepted: position, finished: [], handedOut: ref, ...(held ? { inFlight: held } : {}), term }
 }
 
 /**
@@ -113,10 +113,10 @@ function withClients(
 
 /** Where a partition goes on: at the place sought, or where it is, if it has not come to it. */
 function rewound({ ref }: ReplayPlace, position: Position, committed: Commit, term: number): Commit {
-  const { next, filter, finished, handedOut, inFlight } = committed
+  const { next, accepted, finished, handedOut, inFlight } = committed
   const isBelow = (place: MessageRef) => compareRefs(place, ref) < 0
   return {
-    ...(isBelow(next) ? { next, filter } : { next: ref, filter: position }),
+    ...(isBelow(next) ? { next, accepted } : { next: ref, accepted: position }),
     finished: finished.filter(({ from }) => isBelow(from)).map(({ from, to }) => ({ from, to: isBelow(to) ? to : ref })),
     handedOut: isBelow(handedOut) ? handedOut : ref,
     ...(inFlight ? { inFlight: inFlight.filter(({ message, origin }) => origin !== undefined || isBelow(message)) } : {}),

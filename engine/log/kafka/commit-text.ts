@@ -5,7 +5,7 @@
  *
  *   text     "T1" · base64 of: kind u8 (0 plain, 1 deflated) · body
  *   body     flags (1: ranges and messages in flight are in the checkpoint, 2: in flight known) · number · term
- *            next index · filter: history, lsn, idx + 1, part · handed out: offset − next offset, index
+ *            next index · accepted: history, lsn, idx + 1, part · handed out: offset − next offset, index
  *            count · ranges: from, to, each as a step from what stands before: 0 · index step, or offset step · index
  *            count · in flight: step as in ranges · ms · origin + 1 (generation, partition) or 0
  *            parked, if it is known: older versions don't read so far
@@ -56,15 +56,15 @@ function textOf(body: Buffer): string {
 
 function bodyOf(commit: Commit, number: number, whole: boolean): Buffer {
   const w = new Writer()
-  const { next, filter, handedOut, finished, inFlight, term, parked } = commit
+  const { next, accepted, handedOut, finished, inFlight, term, parked } = commit
   w.number((whole ? 0 : FLAG.elsewhere) | (inFlight ? FLAG.inFlight : 0))
   w.number(number)
   w.number(term)
   w.number(next.index)
-  w.number(filter.history)
-  w.bigint(filter.lsn)
-  w.number(filter.idx + 1) // a generation may open at -1, before the first change of a transaction
-  w.number(filter.part)
+  w.number(accepted.history)
+  w.bigint(accepted.lsn)
+  w.number(accepted.idx + 1) // a generation may open at -1, before the first change of a transaction
+  w.number(accepted.part)
   w.signed(handedOut.offset - next.offset)
   w.number(handedOut.index)
   w.number(whole ? finished.length : 0)
@@ -94,7 +94,7 @@ function read(r: Reader, offset: number): ReadCommit {
   const number = r.number()
   const term = r.number()
   const next = { offset, index: r.number() }
-  const filter = {
+  const accepted = {
     history: r.number(),
     lsn: r.bigint(),
     idx: r.number() - 1,
@@ -121,7 +121,7 @@ function read(r: Reader, offset: number): ReadCommit {
   const isWhole = (flags & FLAG.elsewhere) === 0
   const known = isWhole && (flags & FLAG.inFlight) !== 0
   const parked = r.isAtEnd ? {} : { parked: r.number() }
-  return { commit: { next, filter, finished, handedOut, term, ...(known ? { inFlight } : {}), ...parked }, number, isWhole }
+  return { commit: { next, accepted, finished, handedOut, term, ...(known ? { inFlight } : {}), ...parked }, number, isWhole }
 }
 
 /** Numbers seven bits at a time, the lowest first. */

@@ -135,7 +135,7 @@ test('what a reader does not take is not its backlog but a figure of its own, al
     ],
   )
   await f.log.commit(`${STREAM}@${SINK.id}.1`, 0, {
-    ...{ next: { offset: 10, index: 0 }, filter: { history: 0, lsn: 10n, idx: 0, part: PART.row } },
+    ...{ next: { offset: 10, index: 0 }, accepted: { history: 0, lsn: 10n, idx: 0, part: PART.row } },
     ...{ finished: [], handedOut: { offset: 10, index: 0 }, term: 1 },
   })
   assert.deepEqual((await sizes.large([SINK], 0, () => new ReadingGate())).map(pads), [10, 10])

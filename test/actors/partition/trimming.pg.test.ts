@@ -26,7 +26,7 @@ const WRITTEN_MB = 48
 
 const commitAt = (offset: number): Commit => {
   const next = { offset, index: 0 }
-  return { next, filter: { history: 0, lsn: BigInt(offset), idx: 0, part: 1 }, finished: [], handedOut: next, inFlight: [], term: 1 }
+  return { next, accepted: { history: 0, lsn: BigInt(offset), idx: 0, part: 1 }, finished: [], handedOut: next, inFlight: [], term: 1 }
 }
 
 test('what is acknowledged takes no more of the disk than the window may hold, however much passes, and nothing without a window', async () => {

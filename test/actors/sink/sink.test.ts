@@ -424,10 +424,10 @@ test('a sink goes on from any commit it ever made, and brings exactly what was o
 test('a partition that lost records, and got as many others since, is read on from the first that was not there before', async () => {
   await using f = await Fixture.open({}, { start: false })
   for (let id = 1; id <= 4; id++) await f.append([{ id }])
-  const filter = { history: 0, lsn: 16n, idx: 0, part: 1 as const } // of the first record: the three behind it are others now
+  const accepted = { history: 0, lsn: 16n, idx: 0, part: 1 as const } // of the first record: the three behind it are others now
   const finished = [{ from: { offset: 3, index: 0 }, to: { offset: 3, index: 1 } }]
   const topic = ownTopic({ sinkId: SINK.id, generation: 1 })
-  await f.log.commit(topic, 0, { next: { offset: 3, index: 0 }, filter, finished, handedOut: { offset: 4, index: 0 }, term: 0 })
+  await f.log.commit(topic, 0, { next: { offset: 3, index: 0 }, accepted, finished, handedOut: { offset: 4, index: 0 }, term: 0 })
   await f.start()
   assert.deepEqual(idsOf(await f.gather(3)), [2, 3, 4])
 })

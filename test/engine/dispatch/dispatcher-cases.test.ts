@@ -417,7 +417,7 @@ test('a message that was too large to be kept is given up as it is read, also wh
     {},
     {
       restore: {
-        commit: { next: { offset: 0, index: 0 }, filter: ORIGIN, finished: [], handedOut: { offset: 9, index: 0 }, term: 1 },
+        commit: { next: { offset: 0, index: 0 }, accepted: ORIGIN, finished: [], handedOut: { offset: 9, index: 0 }, term: 1 },
         head: 9,
         parkedRefs: { offsets: [1], indexes: [0] },
         parkedGroups: [],

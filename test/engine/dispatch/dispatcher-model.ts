@@ -425,7 +425,7 @@ export class World {
     if (this.#dispatcher.window.end === 0) assert.deepEqual(commit.next, this.#restored)
     else assert.deepEqual(commit.next, lowest?.ref ?? end, 'the lowest unfinished message')
     const before = this.#all().filter((m) => m.accepted && compareRefs(m.ref, commit.next) < 0)
-    assert.deepEqual(commit.filter, before[before.length - 1]?.position ?? ORIGIN, 'the greatest accepted position before it')
+    assert.deepEqual(commit.accepted, before[before.length - 1]?.position ?? ORIGIN, 'the greatest accepted position before it')
     const open = this.#visible().filter((m) => !m.done)
     assert.equal(countUnfinished(this.#dispatcher), open.length, 'how many are unfinished')
     const oldest = open.length > 0 ? Number(open[0]?.position.lsn) : Infinity

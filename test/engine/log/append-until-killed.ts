@@ -15,6 +15,6 @@ for (let lsn = 1; ; lsn++) {
   const position: Position = { history: 0, lsn: BigInt(lsn), idx: 0, part: 1 }
   await log.append([{ topic: 'sink.1', partition: 0, pack: builder.encode() }], { source: 'shop', position })
   const next = { offset: lsn, index: 0 }
-  await log.commit('sink.1', 0, { next, filter: position, finished: [], handedOut: next, term: 1 })
+  await log.commit('sink.1', 0, { next, accepted: position, finished: [], handedOut: next, term: 1 })
   process.send?.(lsn)
 }

@@ -10,7 +10,7 @@ const ref = plain({ offset: fc.integer({ min: 0, max: 2 ** 48 }), index: fc.inte
 const commits: fc.Arbitrary<Commit> = fc
   .record({
     next: ref,
-    filter: plain({
+    accepted: plain({
       history: fc.integer({ min: 0, max: 1000 }),
       lsn: fc.bigInt({ min: 0n, max: 2n ** 64n - 1n }),
       idx: fc.integer({ min: -1, max: 2 ** 31 - 1 }),
@@ -76,9 +76,9 @@ test('half of 10,000 messages finished at random fit beside an offset in Kafka',
   for (let offset = 0; offset < 100; offset++)
     for (let index = 0; index < 100; index++) if (random.chance(0.5)) addTo(finished, offset, index)
   const next = { offset: 0, index: 0 }
-  const filter = { history: 0, lsn: 1n, idx: 0, part: 1 } as const
+  const accepted = { history: 0, lsn: 1n, idx: 0, part: 1 } as const
   const { text, isWhole } = commitToText(
-    { commit: { next, filter, finished, handedOut: { offset: 164, index: 0 }, term: 7 }, number: 9 },
+    { commit: { next, accepted, finished, handedOut: { offset: 164, index: 0 }, term: 7 }, number: 9 },
     4_096,
   )
   assert.ok(isWhole, `${finished.length} ranges`)
@@ -86,8 +86,8 @@ test('half of 10,000 messages finished at random fit beside an offset in Kafka',
 })
 
 test("a text that isn't ours, or was cut, is not believed", () => {
-  const filter = { history: 0, lsn: 1n, idx: 0, part: 1 } as const
-  const commit = { next: { offset: 5, index: 1 }, filter, finished: [], handedOut: { offset: 5, index: 0 }, term: 7 }
+  const accepted = { history: 0, lsn: 1n, idx: 0, part: 1 } as const
+  const commit = { next: { offset: 5, index: 1 }, accepted, finished: [], handedOut: { offset: 5, index: 0 }, term: 7 }
   const { text } = commitToText({ commit, number: 9 }, 4_096)
   for (const other of ['', null, 'x', 'T', 'T1', '{"a":1}', text.slice(0, 8)])
     assert.equal(commitFromText(other, 5), undefined, String(other))

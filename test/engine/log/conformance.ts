@@ -59,7 +59,7 @@ export async function started(home: LogHome, partitions = 1): Promise<Log> {
 
 const aCommit = (offset: number, more: Partial<Commit> = {}): Commit => ({
   next: { offset, index: 3 },
-  filter: { history: 2, lsn: 0xffff_fffe_0000_0001n, idx: 70_000, part: 0 },
+  accepted: { history: 2, lsn: 0xffff_fffe_0000_0001n, idx: 70_000, part: 0 },
   finished: [],
   handedOut: { offset: offset + 64, index: 0 },
   term: 1,

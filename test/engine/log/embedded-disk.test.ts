@@ -68,7 +68,7 @@ test('while appends are refused because the disk is nearly full, a commit and a 
   reserve = Number.MAX_SAFE_INTEGER
   await assert.rejects(log.append([record(65 * MB)], progress), { code: 'LOG_DISK_FULL' }) // so much that free space is looked at anew
   const next = { offset: 1, index: 0 }
-  const commit: Commit = { next, filter: position, finished: [], handedOut: next, term: 1 }
+  const commit: Commit = { next, accepted: position, finished: [], handedOut: next, term: 1 }
   await log.commit('sink.1', 0, commit)
   await log.trim('sink.1', 0, 1)
   assert.deepEqual(await log.committed('sink.1', 0), commit)

@@ -73,7 +73,7 @@ test('an append, a commit and a new topic are not told before the disk has them,
   await log.beginRun(SOURCE)
   for (const options of disk.options) assert.equal(options['separateFlushed'], true, 'without it nothing tells of the flush')
   const ref = { offset: 0, index: 0 }
-  const commit = { next: ref, filter: at(1), finished: [], handedOut: ref, term: 1 }
+  const commit = { next: ref, accepted: at(1), finished: [], handedOut: ref, term: 1 }
   for (const write of ['append', 'commit', 'topic'] as const) {
     const flush = disk.hold()
     let isTold = false

@@ -59,7 +59,7 @@ test('whatever a process saw settled is there after SIGKILL: records, progress a
 test('a commit beyond the end of an older copy of the log is forgotten: what is appended next is read', async () => {
   await using dir = await folder()
   const commit = (offset: number): Commit => ({
-    ...{ next: { offset, index: 0 }, filter: at(offset), finished: [], handedOut: { offset, index: 0 }, term: 1 },
+    ...{ next: { offset, index: 0 }, accepted: at(offset), finished: [], handedOut: { offset, index: 0 }, term: 1 },
   })
   const [file, copy] = [join(dir.path, 'log.mdb'), join(dir.path, 'copy.mdb')]
   {
@@ -85,7 +85,7 @@ test('commits and trims still work when the disk is too full to append', async (
   await using log = await opened(dir.path, { reserveBytes: () => reserve })
   for (let i = 1; i <= 5; i++) await append(log, i)
   reserve = Number.MAX_SAFE_INTEGER
-  const commit: Commit = { next: { offset: 4, index: 0 }, filter: at(4), finished: [], handedOut: { offset: 4, index: 0 }, term: 1 }
+  const commit: Commit = { next: { offset: 4, index: 0 }, accepted: at(4), finished: [], handedOut: { offset: 4, index: 0 }, term: 1 }
   await log.commit('sink.1', 0, commit)
   await log.trim('sink.1', 0, 4)
   assert.deepEqual(await log.committed('sink.1', 0), commit)

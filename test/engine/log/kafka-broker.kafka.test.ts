@@ -30,7 +30,7 @@ test('a broker that is killed and comes back has lost nothing that was appended 
   await log.beginRun(SOURCE)
   const reading = readSome(log, 40)
   for (let i = 1; i <= 20; i++) await append(log, i)
-  const commit: Commit = { next: { offset: 7, index: 0 }, filter: at(7), finished: [], handedOut: { offset: 9, index: 0 }, term: 1 }
+  const commit: Commit = { next: { offset: 7, index: 0 }, accepted: at(7), finished: [], handedOut: { offset: 9, index: 0 }, term: 1 }
   await log.commit(TOPIC, 0, commit)
   const appending = (async () => {
     for (let i = 21; i <= 40; i++) await append(log, i)

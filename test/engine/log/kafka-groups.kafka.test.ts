@@ -18,7 +18,7 @@ import { pass, until } from '../../waiting.ts'
 const SESSION_MS = 1_500
 const commitOf = (offset: number, term: number): Commit => ({
   next: { offset, index: 0 },
-  filter: at(offset),
+  accepted: at(offset),
   finished: [],
   handedOut: { offset, index: 0 },
   term,

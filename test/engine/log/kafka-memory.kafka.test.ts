@@ -12,7 +12,7 @@ import { until } from '../../waiting.ts'
 const SINK_ID = '11111111-1111-4111-8111-111111111111'
 
 const commitOf = (offset: number, term: number, finished: FinishedRange[] = []): Commit => ({
-  ...{ next: { offset, index: 0 }, filter: at(offset), finished, handedOut: { offset, index: 0 }, term },
+  ...{ next: { offset, index: 0 }, accepted: at(offset), finished, handedOut: { offset, index: 0 }, term },
 })
 
 /** More than fits beside an offset. */

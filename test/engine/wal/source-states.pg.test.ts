@@ -409,8 +409,8 @@ test('a state that knows nothing of a reader of the log went back, though no ter
   const stream = 'stream.9.0123abcd'
   await it.log.createTopic(stream, 2)
   const next = { offset: 4, index: 0 }
-  const filter = { history: 0, lsn: 1n, idx: 0, part: 1 as const }
-  await it.log.join(readerOf(stream, `${sink?.id}.2`), 1, { next, filter, finished: [], handedOut: next, term: 0 })
+  const accepted = { history: 0, lsn: 1n, idx: 0, part: 1 as const }
+  await it.log.join(readerOf(stream, `${sink?.id}.2`), 1, { next, accepted, finished: [], handedOut: next, term: 0 })
   const second = it.start()
   assert.match(await fails(second, 'STATE_WENT_BACK'), /stream\.9\.0123abcd@\S+\.2 has read from the log/)
   await second.acceptGap()

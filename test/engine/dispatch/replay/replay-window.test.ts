@@ -4,7 +4,7 @@ import { ReplayWindow, type WindowBounds } from '../../../../engine/dispatch/rep
 import { ORIGIN } from '../../../../engine/position.ts'
 
 const HOUR: WindowBounds = { windowMs: 3_600_000, maxBytes: 1_000_000 }
-const at = (offset: number) => ({ next: { offset, index: 0 }, filter: { ...ORIGIN, lsn: BigInt(offset) } })
+const at = (offset: number) => ({ next: { offset, index: 0 }, accepted: { ...ORIGIN, lsn: BigInt(offset) } })
 
 /** A window over records of 1,000 bytes and two messages each, with a clock of its own: whatever is due is stored at once. */
 class Run {
@@ -98,7 +98,7 @@ test('after a restart it goes on from the points that are stored; those above th
   const point = (offset: number) => ({
     offset,
     neededFrom: offset,
-    position: at(offset).filter,
+    position: at(offset).accepted,
     latestUs: offset,
     messages: offset * 2,
     bytes: offset * 10,
@@ -115,7 +115,7 @@ test('after a restart it goes on from the points that are stored; those above th
   window.finished(at(21))
   assert.deepEqual(window.due(60_000, HOUR), {
     offset: 21,
-    position: at(21).filter,
+    position: at(21).accepted,
     latestUs: 50,
     messages: 43,
     bytes: 205,
