@@ -1,4 +1,7 @@
-/** What an edit of the resources means for the actors, as little as possible: nothing restarts that can take it in. Pure. */
+/**
+ * Works out what an edit of the resources means for the actors, which is as little as possible: nothing restarts that can take it
+ * in. Pure.
+ */
 import { isDeepStrictEqual as same } from 'node:util'
 import { endpointName } from '../engine/state/destinations.ts'
 import { FUNCTION_FIELDS } from '../engine/state/function-kinds.ts'

@@ -1,4 +1,4 @@
-/** What a source needs to know of its sinks, as the next routing version: the streams that they share, and who reads which. */
+/** Puts what a source needs to know of its sinks into the next routing version: the streams that they share, and who reads which. */
 import { isDeepStrictEqual as same } from 'node:util'
 import { topicOfGeneration } from '../engine/dispatch/generations.ts'
 import { ask } from '../engine/state/asking.ts'

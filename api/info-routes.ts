@@ -1,4 +1,4 @@
-/** What the process says of itself: alive, ready, its version, and the state of every actor. Liveness is that it answers;
+/** Serves what the process says of itself: alive, ready, its version, and the state of every actor. Liveness is that it answers;
  *  readiness is that every source streams, and is asked apart, so that a database that is down restarts no container. */
 import { Type } from 'typebox'
 import type { StreamStatus } from '../engine/status.ts'

@@ -1,5 +1,5 @@
 /**
- * How V8 collects garbage in a service. Most of what it holds is outside of V8's heap: packs and bodies. As a rule every 64 MB of
+ * Sets how V8 collects garbage in a service. Most of what it holds is outside of V8's heap: packs and bodies. As a rule every 64 MB of
  * that make V8 look through all it has, several times a second; with these it waits until heap and buffers together are two
  * and a half times what was left by the last look (measured: bench/README.md).
  */

@@ -1,4 +1,4 @@
-/** What a command of `tailrace` is: the words and options that it takes, what they mean, and what runs it. They are parsed here, once. */
+/** Describes a command of `tailrace`: the words and options that it takes, what they mean, and what runs it. They are parsed here, once. */
 import { parseArgs } from 'node:util'
 import { errorText } from '../engine/errors.ts'
 

@@ -1,4 +1,4 @@
-/** What a configuration file would change, for people: a line for each resource, and what differs in it line by line. Text only. */
+/** Writes for people what a configuration file would change: a line for each resource, and what differs in it line by line. Text only. */
 import type { ResourceChange } from '../actors/config/config-changes.ts'
 import { yamlOf } from '../actors/config/config-export.ts'
 import { NOUN_OF } from '../engine/state/resource-store.ts'

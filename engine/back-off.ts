@@ -1,4 +1,4 @@
-/** How long something waits for its next try. Pure, given a random number. */
+/** Decides how long something waits for its next try. Pure, given a random number. */
 
 /** Gives a pause that doubles with each try that has failed. @param attempt how many have, 1 or more */
 export const backOff = ({ firstMs, maxMs }: Readonly<{ firstMs: number; maxMs: number }>, attempt: number): number =>

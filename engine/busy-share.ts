@@ -1,4 +1,4 @@
-/** How long something was at work lately: for figures that say how near to its limit a stage is.
+/** Measures how long something was at work lately: for figures that say how near to its limit a stage is.
  *  Time is counted into the second it falls in, so that whoever asks, and how often, changes nothing. */
 const SECONDS = 10
 

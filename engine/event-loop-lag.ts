@@ -1,6 +1,7 @@
 /**
- * How late the event loop comes to what is due. prom-client has Node look every 10 ms, which wakes a process that has nothing to do
- * a hundred times a second: more than all its other work takes. Ten times a second say the same of a loop that is busy.
+ * Measures how late the event loop comes to what is due. prom-client has Node look every 10 ms, which wakes a process that has
+ * nothing to do a hundred times a second: more than all its other work takes. Ten times a second say the same of a loop that is
+ * busy.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { Gauge, type Registry } from 'prom-client'

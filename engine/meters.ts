@@ -1,4 +1,7 @@
-/** What a source or a sink counts with: plain numbers, added to once a batch. Disposing of a meter takes its lines out of the metrics. */
+/**
+ * The meters that a source or a sink counts with: plain numbers, added to once a batch. Disposing of a meter takes its lines out of
+ * the metrics.
+ */
 import { LatencyCounts } from './latency.ts'
 
 /** Counts of one sink. Call each once a batch. */

@@ -1,5 +1,5 @@
 /**
- * What does not fit its schema, in words: for each wrong field one reason, of what it takes and of what kind or size it is,
+ * Says in words what does not fit its schema: for each wrong field one reason, of what it takes and of what kind or size it is,
  * without repeating its value. Nothing here does I/O.
  */
 import type { ErrorObject } from 'ajv'

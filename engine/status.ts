@@ -1,4 +1,4 @@
-/** How actors say how they are: what `GET /info`, health and the logs show. */
+/** The types by which actors say how they are, which `GET /info`, health and the logs show. */
 import { EngineError, errorText } from './errors.ts'
 import type { Lsn } from './lsn.ts'
 

@@ -1,5 +1,5 @@
 /**
- * What a partition has given up in the last day, for the health of its sink: at first as its owners before have recorded it, then
+ * Counts what a partition has given up in the last day, for the health of its sink: at first as its owners before have recorded it, then
  * as it happens. The record itself, message by message, is in the parked store.
  */
 import type { Discards } from '../../engine/dispatch/parked/parked-store.ts'

@@ -1,4 +1,4 @@
-/** What a partition says of itself: its figures, and what keeps messages from flowing. */
+/** Reports how a partition is: its figures, and what keeps messages from flowing. */
 import { countInFlight, countUnfinished, oldestUs } from '../../engine/dispatch/dispatcher.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import { troubleOf, type PartitionFigures, type Trouble } from '../../engine/status.ts'

@@ -1,4 +1,4 @@
-/** What a sink partition is given to work with: its sink, and what sends its messages where clients don't ask for them. */
+/** The types of what a sink partition is given to work with: its sink, and what sends its messages where clients don't ask for them. */
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import type { DispatchSettings } from '../../engine/dispatch/dispatcher.ts'

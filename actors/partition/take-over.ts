@@ -1,4 +1,4 @@
-/** What a new owner of a partition does before anything is read or handed out. */
+/** Takes a partition over: all that its new owner does before anything is read or handed out. */
 import { refList } from '../../engine/dispatch/ack-id.ts'
 import { commitPoint, committed } from '../../engine/dispatch/commits.ts'
 import { isDrained, newDispatcher, type Dispatcher } from '../../engine/dispatch/dispatcher.ts'

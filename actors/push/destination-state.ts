@@ -1,6 +1,6 @@
 /**
- * How the destination of a sink is, as far as its answers tell, and so what may be sent. One for all partitions of a sink
- * in a process. It decides and does no I/O; times are the monotonic clock's milliseconds.
+ * Knows how the destination of a sink is, as far as its answers tell, and decides by that what may be sent. One for all
+ * partitions of a sink in a process. It decides and does no I/O; times are the monotonic clock's milliseconds.
  *
  *   up ─several requests in a row failed─▶ probing ─failures of several groups, or no connection─▶ down
  *    ▲                                     │  ▲                                                     │

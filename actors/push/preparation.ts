@@ -1,5 +1,5 @@
 /**
- * What is done with a batch before it is sent: values that the log lacks are fetched, where the destination keeps documents, and
+ * Makes a batch ready to be sent: values that the log lacks are fetched, where the destination keeps documents, and
  * the sink's functions say what goes out and where.
  */
 import type { Message } from '../../engine/dispatch/batch.ts'

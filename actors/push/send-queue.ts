@@ -1,5 +1,5 @@
 /**
- * What a partition sends next: batches that were taken and have not gone yet, and more taken from the partition as
+ * Chooses what a partition sends next: batches that were taken and have not gone yet, and more taken from the partition as
  * the destination has room, as many messages as go in one request.
  */
 import type { TakenBatch } from '../../engine/dispatch/batch.ts'

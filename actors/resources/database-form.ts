@@ -1,4 +1,4 @@
-/** What a database is in the configuration file. Nothing here does I/O. */
+/** The form of a database in the configuration file. Nothing here does I/O. */
 import { X509Certificate } from 'node:crypto'
 import { Type, type Static } from 'typebox'
 import type { Connection } from '../../engine/postgres/client-config.ts'

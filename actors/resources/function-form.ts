@@ -1,4 +1,4 @@
-/** What a function is in requests and in the configuration file: the fields that depend on its type. Nothing here does I/O. */
+/** The form of a function in requests and in the configuration file: the fields that depend on its type. Nothing here does I/O. */
 import { Type } from 'typebox'
 import { EngineError, errorText } from '../../engine/errors.ts'
 import { Name } from '../../engine/resource-name.ts'

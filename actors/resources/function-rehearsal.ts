@@ -1,5 +1,5 @@
 /**
- * What a function that is saved does on a message: on the last one that a sink which has it has read of each
+ * Tries a function that is being saved: on the last message that a sink which has the function has read of each
  * table, else on an example. A failure there keeps nothing from being saved; it is told beside.
  */
 import { EngineError } from '../../engine/errors.ts'

@@ -1,4 +1,4 @@
-/** What is asked of a sink at work, what it answers, and what it is given to work with. */
+/** The types of what is asked of a sink at work, of what it answers, and of what it is given to work with. */
 import type { Egress } from '../../engine/net/egress.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'

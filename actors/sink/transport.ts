@@ -1,4 +1,4 @@
-/** How messages leave a sink: its clients ask for them (actors/pull), or it sends them (actors/push). */
+/** The part of a sink by which messages leave it: its clients ask for them (actors/pull), or it sends them (actors/push). */
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { ActorStatus, Figures, HealthCheck, Trouble } from '../../engine/status.ts'
 import type { PartitionTransport } from '../partition/surroundings.ts'

@@ -1,5 +1,5 @@
 /**
- * How a sink is, put together from what each process says of its own part of it: of every check the worst answer counts,
+ * Puts the health of a sink together from what each process says of its own part of it: of every check the worst answer counts,
  * and says which process gave it. A process that doesn't answer is a warning of its own. Pure.
  */
 import { worst, type CheckStatus, type Health, type HealthCheck } from '../../engine/status.ts'

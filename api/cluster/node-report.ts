@@ -1,5 +1,5 @@
 /**
- * How a process is: what it tells its peers, and what one account may see of it. A report is plain JSON and has no
+ * Reports how a process is: to its peers, and, as far as one account may see it, to clients. A report is plain JSON and has no
  * secrets: errors are redacted where they are, before they travel.
  */
 import { Type, type TSchema } from 'typebox'

@@ -1,5 +1,5 @@
 /**
- * How the processes of a cluster know each other: by a key derived from the VAULT_KEY they share. A request carries a
+ * Lets the processes of a cluster know each other by a key derived from the VAULT_KEY that they share. A request carries a
  * signature over method, path, body, time, a number that is used once, and the node it is meant for: one that was overheard
  * is good for no other node and no other body, and the node that took it takes it no second time. The answer carries one over
  * the request's, its status, its body and the headers that count: it can't be changed on the way, and a program that listens

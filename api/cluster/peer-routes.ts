@@ -1,5 +1,5 @@
 /**
- * What a process does for the others of its cluster, on the port of the API, below a path that the OpenAPI document
+ * Answers the other processes of the cluster, on the port of the API, below a path that the OpenAPI document
  * doesn't have. Only this process's own engine is asked: a request hops once. A request without the signature of the cluster gets
  * a 401 before its body is read.
  */

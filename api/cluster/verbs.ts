@@ -1,5 +1,5 @@
 /**
- * What is asked of an engine, one row a verb, and where it is done when many processes share the work. A verb whose row has a path
+ * The table of the engine's verbs: each row says where the verb is done when many processes share the work. A verb whose row has a path
  * is asked of every process of the cluster, over HTTP: any of them answers the API for all. What a peer asks is done by our own
  * engine alone, so a request hops once. Paths and bodies are those of former versions, which live beside us during an upgrade.
  */

@@ -1,5 +1,5 @@
 /**
- * What a client is told when a request fails: status and body from the table of errors (engine/errors.ts), in the shapes
+ * Tells a client why its request failed: with status and body from the table of errors (engine/errors.ts), in the shapes
  * that docs/pull-api.md shows. An error of ours speaks for itself; any other is an internal one, of which the client learns
  * nothing. Nothing here does I/O.
  */

@@ -1,5 +1,5 @@
 /**
- * What the log says of requests that we could not serve. One that is to be sent again is expected, and whoever moves a
+ * Tells the log of requests that we could not serve. One that is to be sent again is expected, and whoever moves a
  * partition or restarts a database has thousands of them: one short line for each code every few seconds, with how many
  * there were, and the rest for those who debug. What nobody expects has its stack.
  */

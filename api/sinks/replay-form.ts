@@ -1,4 +1,4 @@
-/** What a request for a replay says, and what it is answered. Nothing here does I/O. */
+/** The form of a request for a replay, and of its answer. Nothing here does I/O. */
 import { Type } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'

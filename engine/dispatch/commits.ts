@@ -1,6 +1,7 @@
 /**
- * What a commit says, and what a durable one has promised: up to where messages may be handed out (docs/rules.md, rule 20), so that a new
- * owner knows what a former one may have given to clients. An owner that sends needs no promise, for it has what is out in hand.
+ * Decides what a commit says, and knows what a durable one has promised: up to where messages may be handed out (docs/rules.md,
+ * rule 20), so that a new owner knows what a former one may have given to clients. An owner that sends needs no promise, for it has
+ * what is out in hand.
  */
 import type { Commit, FinishedRange, InFlight, MessageRef } from '../log/log.ts'
 import { comparePositions, type Position } from '../position.ts'

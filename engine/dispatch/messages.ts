@@ -1,5 +1,5 @@
 /**
- * What becomes of one message of the window: handed out, freed, ended, and the order of its group that follows from it.
+ * Changes the state of one message of the window: handed out, freed, ended, and the order of its group that follows from it.
  *
  *   fresh ─cursor─▶ inFlight ⇄ ready ─▶ … ─▶ finished        (waiting: behind an earlier one of its group)
  *

@@ -1,5 +1,5 @@
 /**
- * What a new owner knows of the messages it reads again: which are finished, which are parked, and which may still be
+ * Knows what a new owner needs of the messages that it reads again: which are finished, which are parked, and which may still be
  * with a client of the former owner. Asked once per pack while the reader is inside that zone, then never again.
  */
 import { MESSAGE_LONGEST_JITTERED_MS } from '../back-off.ts'

@@ -1,7 +1,7 @@
 /**
- * What of a stream is a generation's own: from where on it takes which actions, and where it ends (docs/rules.md, rule 44). What is
- * saved of it grows with the routing: a pack names the version it was written under, and a later one than was looked at
- * means that there is more to know. No I/O.
+ * Knows which part of a stream is a generation's own: from where on it takes which actions, and where it ends (docs/rules.md, rule
+ * 44). What is saved of it grows with the routing: a pack names the version it was written under, and a later one than was looked
+ * at means that there is more to know. No I/O.
  */
 import { ACTION, MESSAGE_FLAG, type PackHeader } from '../log/pack.ts'
 import type { Weight } from '../log/weight.ts'

@@ -1,4 +1,4 @@
-/** What a dispatcher needs of its owner, as one value: looked at after every change, instead of a question for each need. */
+/** Gathers what a dispatcher needs of its owner into one value: looked at after every change, instead of a question for each need. */
 import { wantsCommit } from './commits.ts'
 import { hasRoom, isDrained, type Dispatcher } from './dispatcher.ts'
 import { nextLapse } from './ends.ts'

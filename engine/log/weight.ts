@@ -1,7 +1,8 @@
 /**
- * What records of the log take, and how much of that are messages of one action alone: so it is known without reading them what
- * a reader gets that takes few actions. A pack has the shares in its header, in 1023rds and rounded down, and a log adds them up. Of
- * key changes, rows of backfills, markers and packs of former versions nothing is told: they count for every reader. No I/O.
+ * Says how many bytes records of the log take, and how many of them are messages of one action alone: so it is known without
+ * reading them what a reader gets that takes few actions. A pack has the shares in its header, in 1023rds and rounded down, and a
+ * log adds them up. Of key changes, rows of backfills, markers and packs of former versions nothing is told: they count for every
+ * reader. No I/O.
  */
 
 /** Holds how many bytes records take, and how many of them are of messages of one action. */

@@ -1,4 +1,4 @@
-/** Which headers a user may have sent along with a request. */
+/** Decides which headers a user may have sent along with a request. */
 import { validateHeaderName, validateHeaderValue } from './http.ts'
 
 const MAX_BYTES = 8_192

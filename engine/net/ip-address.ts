@@ -1,4 +1,4 @@
-/** What the text of an IP address says. Nothing here does I/O. */
+/** Reads the text of an IP address. Nothing here does I/O. */
 import { isIPv6 } from 'node:net'
 
 /** Leaves out the zone of an address. */

@@ -1,4 +1,4 @@
-/** How a checked connection becomes the driver's configuration. */
+/** Makes the driver's configuration of a checked connection. */
 import type { ClientConfig } from 'pg'
 import { GuardedSocket } from './guarded-socket.ts'
 

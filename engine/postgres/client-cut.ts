@@ -1,4 +1,4 @@
-/** What lies below a connection: for those that may no longer answer, or answer too much. */
+/** Cuts connections off that may no longer answer, or that answer too much. */
 import type { Socket } from 'node:net'
 import type { Client } from 'pg'
 

@@ -1,5 +1,5 @@
 /**
- * What a source needs on its server: logical WAL, a user that may replicate, a publication and, made after it, a slot.
+ * Looks after what a source needs on its server: logical WAL, a user that may replicate, a publication and, made after it, a slot.
  * What is missing is made when the user asked for it, and told with the exact SQL otherwise.
  */
 import { Client } from 'pg'

@@ -1,5 +1,5 @@
 /**
- * What a failure that came from PostgreSQL, from the socket to it or from the driver says of trying again: one table for
+ * Says whether trying again can help after a failure that came from PostgreSQL, from the socket to it or from the driver: one table for
  * sources and for the state database, by SQLSTATE and never by message text. A server that is failed over, restarted or set
  * back answers with many of these before it serves again, so what isn't plainly the statement's own fault counts as passing.
  * Nothing here does I/O.

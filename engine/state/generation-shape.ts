@@ -1,5 +1,5 @@
 /**
- * What of a sink decides which stream it reads, and what a change of a key is to it: its shape. Sinks of one stream shape share
+ * The shape of a sink: the settings that decide which stream it reads, and what a change of a key is to it. Sinks of one stream shape share
  * the stream, which is written once; a sink of another shape than before begins another generation.
  */
 import { EngineError } from '../errors.ts'

@@ -1,5 +1,5 @@
 /**
- * Which node owns which partition of a sink: the holders of the terms (docs/rules.md, rule 19), held in memory for a while. An
+ * Knows which node owns which partition of a sink: the holders of the terms (docs/rules.md, rule 19), held in memory for a while. An
  * entry may be out of date; who is asked in vain says so, and the table is read again. The owner itself decides.
  */
 import type { Query } from '../postgres/query.ts'

@@ -1,4 +1,4 @@
-/** Which tables of its source a sink takes. */
+/** Decides which tables of its source a sink takes. */
 import { Type, type Static } from 'typebox'
 import { qualified } from '../postgres/table-name.ts'
 

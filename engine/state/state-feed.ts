@@ -1,5 +1,5 @@
 /**
- * What changed in the state database, as it happens: notices that its triggers send, heard on a session of its own. A
+ * Tells what changes in the state database, as it happens: by notices that its triggers send, heard on a session of its own. A
  * notice can be lost with that session (and never comes through a pooler that shares sessions), so each new session
  * begins by telling `everything`, and listeners also look by themselves from time to time.
  */

@@ -1,5 +1,5 @@
 /**
- * What may be confirmed to Postgres, and the confirming. `DurableEnd` is the rule (docs/rules.md, rule 7): the exact end of the
+ * Decides what may be confirmed to Postgres, and confirms it. `DurableEnd` is the rule (docs/rules.md, rule 7): the exact end of the
  * last transaction whose every message is durable. `Confirmer` paces the act: saved first, then sent; it only grows.
  */
 import type { Lsn } from '../lsn.ts'

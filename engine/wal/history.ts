@@ -1,5 +1,5 @@
 /**
- * Which incarnation of the source a position belongs to, and whether a run may go on where the last one ended
+ * Decides which incarnation of the source a position belongs to, and whether a run may go on where the last one ended
  * (docs/rules.md, rules 2 and 7). LSNs are reused after a failover or a restore, so each timeline switch and each other system
  * identifier begins a new `history`: what commits below the switch keeps its number, what commits above gets the next.
  * Everything here is decided from facts that others read; nothing does I/O.

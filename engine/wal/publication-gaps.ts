@@ -1,5 +1,5 @@
 /**
- * What sinks ask for and their source's publication leaves out: such a table streams nothing, without a word from
+ * Finds what sinks ask for and their source's publication leaves out: such a table streams nothing, without a word from
  * Postgres. Said by table, with the SQL that mends it.
  */
 import { escapeIdentifier } from 'pg'

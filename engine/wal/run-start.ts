@@ -1,5 +1,5 @@
 /**
- * What has to be settled and saved before a run may stream: whether the slot continues where the last run ended, which
+ * Settles and saves what has to be known before a run may stream: whether the slot continues where the last run ended, which
  * incarnation the server is, where routing versions take effect, and the topics they name. Runs on facts of the
  * replication connection, before START_REPLICATION.
  */

@@ -1,4 +1,4 @@
-/** What a source can be set to, and what it tells of itself while it runs. */
+/** The settings of a source, and the figures that it tells of itself while it runs. */
 import type { Lsn } from '../lsn.ts'
 import type { Append } from './append-loop.ts'
 import type { RelationWarning } from './decode/relation.ts'

@@ -1,5 +1,5 @@
 /**
- * What one source keeps in the state database: its confirmed position, its incarnations, the keys of its relations and
+ * Keeps in the state database what one source has to remember: its confirmed position, its incarnations, the keys of its relations and
  * where routing versions took effect. Every write carries the owner's term and is refused when a newer one exists
  * (docs/rules.md, rule 19); the row of the term is locked while a write lasts, so a take-over sees it or prevents it.
  */

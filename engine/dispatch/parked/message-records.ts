@@ -1,4 +1,4 @@
-/** What is known of the messages of a sink that wait outside the log or were given up: read from the state database, by whoever asks. */
+/** Reads from the state database what is known of the messages of a sink that wait outside the log or were given up. */
 import { EngineError } from '../../errors.ts'
 import { ACTION, MESSAGE_FLAG, type MessageView } from '../../log/pack.ts'
 import { formatLsn } from '../../lsn.ts'

@@ -1,5 +1,5 @@
 /**
- * What a partition keeps in memory of its parked messages: one entry per group, never the messages themselves. The
+ * Keeps in memory what a partition needs to know of its parked messages: one entry per group, never the messages themselves. The
  * body of a group's first message is fetched when it may be delivered and let go of when it was. Plain data, changed by
  * functions, each for one event; what an event means for the window is their answer.
  *

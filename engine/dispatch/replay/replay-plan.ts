@@ -1,5 +1,5 @@
 /**
- * What a replay would do: the position it goes back to, and for each partition of the generation that holds it the place
+ * Plans what a replay would do: the position it goes back to, and for each partition of the generation that holds it the place
  * in the log. Only looks: the log's facts stay true, so a plan may be made while the sink delivers, and is checked against
  * what is kept when it is put into effect (replay.ts).
  */

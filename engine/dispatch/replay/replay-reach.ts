@@ -1,5 +1,5 @@
 /**
- * How far back a sink can be replayed, from what the state database knows of its generations and of the points of their
+ * Finds out how far back a sink can be replayed, from what the state database knows of its generations and of the points of their
  * partitions. Every generation that is whole reaches back to where it opens; the first that is not, from the newest on,
  * ends the reach.
  */

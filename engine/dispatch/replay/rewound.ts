@@ -1,5 +1,5 @@
 /**
- * What the state database holds for the next owner of a partition, looked for in one statement: where a replay has it go on, whether
+ * Reads what the state database holds for the next owner of a partition, in one statement: where a replay has it go on, whether
  * it is its turn at all, and whether there is more to read. Most partitions have nothing, and are spared the statements for it.
  */
 import { EngineError } from '../../errors.ts'

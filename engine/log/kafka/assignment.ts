@@ -1,5 +1,5 @@
 /**
- * Which member of a group serves which partition: evenly, and each what it had, so that a newcomer moves few. The groups of one
+ * Decides which member of a group serves which partition: evenly, and each what it had, so that a newcomer moves few. The groups of one
  * topic have the same processes for members, and each partition is to be served by the same process in all of them, so that it
  * is fetched once: they follow the one of them whose name comes first. Pure.
  */
@@ -16,7 +16,10 @@ export type GroupMember = Readonly<{
   first?: Readonly<{ group: string; partitions: readonly number[] }> | undefined
 }>
 
-/** Shares the partitions of a topic as the first group of the topic has them. @returns by member id; every partition of 0 … partitions − 1 once */
+/**
+ * Shares the partitions of a topic as the first group of the topic has them. @returns by member id; every partition of 0 …
+ * partitions − 1 once
+ */
 export function assignLikeFirst(
   { group, topic }: Readonly<{ group: string; topic: string }>,
   members: readonly GroupMember[],

@@ -1,4 +1,4 @@
-/** How the brokers are reached: what an operator sets, checked where the settings are read (cli/settings.ts). */
+/** Describes how the brokers are reached: what an operator sets, checked where the settings are read (cli/settings.ts). */
 
 export type BrokerAddress = Readonly<{ host: string; port: number }>
 

@@ -1,4 +1,4 @@
-/** What kafkajs and the brokers fail with, as errors of the engine. Chosen by the protocol's codes, never by text. */
+/** Makes errors of the engine of what kafkajs and the brokers fail with. Chosen by the protocol's codes, never by text. */
 import { EngineError, type ErrorCode, type ErrorContext } from '../../errors.ts'
 import type { KafkaFailure } from './kafkajs.ts'
 

@@ -1,13 +1,13 @@
 /**
- * What is read of partitions in this process: whoever reads a partition follows a feed, and those who are near the same place
- * follow the same one. So a record is fetched once for all of them, a pack in parts is put together once, and what they get is
- * one buffer.
+ * Reads partitions once for all of their readers in this process: whoever reads a partition follows a feed, and those who are near
+ * the same place follow the same one. So a record is fetched once for all of them, a pack in parts is put together once, and what
+ * they get is one buffer.
  *
  *  F1. A feed fetches when one of its followers has begun with what came last: there are no more than two answers ahead of the
- *      quickest, and who asks for nothing fetches nothing.
- *  F2. A feed keeps what one of its followers has still to read, up to a bound that all feeds share; then the oldest leaves,
- *      whoever needs it. Nobody is waited for.
- *  F3. A follower stands in the feed that is furthest ahead of those that have what it reads next, or are to fetch it next. One
+ *      quickest, and who asks for nothing fetches nothing. F2. A feed keeps what one of its followers has still to read, up to a
+ *      bound that all feeds share; then the oldest leaves,
+ *      whoever needs it. Nobody is waited for. F3. A follower stands in the feed that is furthest ahead of those that have what it
+ *      reads next, or are to fetch it next. One
  *      that has fallen behind, or begins where nobody is, makes a feed of its own there; it ends when the last one has left,
  *      as it does when it has come to where another one is.
  */

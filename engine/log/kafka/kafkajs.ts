@@ -1,5 +1,5 @@
 /**
- * What we use of kafkajs 2.2.4, and nothing else in the project may: its protocol codec and its connections, below its
+ * The only place that uses kafkajs 2.2.4, and the parts of it that are used: its protocol codec and its connections, below its
  * public producer and consumer. Those hide what the rules of the log are about (docs/kafka.md has the list): whether a send
  * that we gave up is sent again, when a heartbeat was last answered, which generation a commit goes out under.
  */

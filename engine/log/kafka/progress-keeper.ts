@@ -1,5 +1,5 @@
 /**
- * How far each source's stream is durable in all partitions, and where these end: at once in memory, in the state database
+ * Keeps how far each source's stream is durable in all partitions, and where these end: at once in memory, in the state database
  * every second and before it is confirmed to the server (docs/rules.md, rules 12 and 37).
  */
 import { comparePositions } from '../../position.ts'

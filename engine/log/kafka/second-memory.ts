@@ -1,6 +1,6 @@
 /**
- * What a log in Kafka keeps in the state database: a checkpoint of every partition's commit, because Kafka forgets commits
- * of groups without members and bounds what may stand beside an offset, and how far each source has come
+ * Keeps in the state database what a log in Kafka can't rely on Kafka for: a checkpoint of every partition's commit, because Kafka
+ * forgets commits of groups without members and bounds what may stand beside an offset, and how far each source has come
  * (docs/rules.md, rules 12 and 18). Every write is refused when a later owner exists or has written.
  */
 import { EngineError } from '../../errors.ts'

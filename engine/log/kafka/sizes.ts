@@ -1,5 +1,5 @@
 /**
- * How many bytes a partition holds. Brokers tell that only in whole segments, so every record carries counters: the bytes
+ * Tells how many bytes a partition holds. Brokers tell that only in whole segments, so every record carries counters: the bytes
  * appended to its partition, itself included, and those of each action. What is kept is the difference between the counters at
  * both ends. This process mostly knows them, because it appends or reads the partition; else it looks the records up, so few of a partition
  * that it is cheap however many read it, and between those that it knows it goes by their offsets.

@@ -1,4 +1,4 @@
-/** What a failure of a connection to the source means, and what becomes of the source: decided by code, never by message text. */
+/** Decides what a failure of a connection to the source means, and what becomes of the source, by code and never by message text. */
 import { EngineError, ERRORS, type ErrorCode, type ErrorContext, errorText, codeOf } from '../../errors.ts'
 import { faultOf, sqlstateOf, type Fault } from '../../postgres/sqlstate.ts'
 import { tlsRefusal } from '../../postgres/tls-refusal.ts'

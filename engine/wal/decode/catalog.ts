@@ -1,5 +1,5 @@
 /**
- * What the stream doesn't say about a table and the catalogue does: its primary key, and what its types are. The
+ * Asks the catalogue what the stream doesn't say about a table: its primary key, and what its types are. The
  * catalogue shows today's state while the stream may be in the past, so the stream is believed where it is exact, and
  * what is gone from the catalogue by now makes a warning, never a failure.
  */

@@ -1,5 +1,5 @@
 /**
- * What a column's type means for rendering, as plain JSON, because it is saved with the relation and used again by
+ * Describes what a column's type means for rendering, as plain JSON, because it is saved with the relation and used again by
  * re-runs: domains are already their base type here, and whatever has no JSON form of its own is text. Adding a
  * kind changes what new relations get; saved ones keep theirs, so that a re-run appends the same bytes.
  */

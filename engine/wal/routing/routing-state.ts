@@ -1,5 +1,5 @@
 /**
- * Which routing version holds where the stream stands, and what it means for each relation. Versions whose place is
+ * Knows which routing version holds where the stream stands, and what it means for each relation. Versions whose place is
  * known take effect by comparing positions; a new one when its mark comes (docs/rules.md, rule 6). No I/O.
  */
 import type { Lsn } from '../../lsn.ts'

@@ -1,5 +1,5 @@
 /**
- * What goes where: a routing version compiled for one relation. A pure function of (version, relation), so that every
+ * Decides what goes where, by a routing version that is compiled for one relation. A pure function of (version, relation), so that every
  * run over the same log sends the same messages to the same partitions (docs/rules.md, rule 6).
  */
 import { takesTable } from '../../state/source-filter.ts'
