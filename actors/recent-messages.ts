@@ -10,7 +10,8 @@ import { comparePositions, type Position } from '../engine/position.ts'
 import type { Sink } from '../engine/state/resources.ts'
 
 /**
- * @property at its place among all of its database, as text that sorts: the same in every process
+ * Holds one of the last messages of a table. @property at its place among all of its database, as text that sorts: the same in
+ * every process
  * @property text JSON, its metadata without what belongs to one sink
  */
 export type RecentMessage = Readonly<{ at: string; text: string }>

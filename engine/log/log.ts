@@ -76,7 +76,10 @@ export type MessageRef = Readonly<{ offset: number; index: number }>
 /** Messages that are done. */
 export type FinishedRange = Readonly<{ from: MessageRef; to: MessageRef }>
 
-/** @property origin of a message that was parked under another generation, and is named by its place there */
+/**
+ * Names a message that is with a client, and says for how long it stays invisible. @property origin of a message that was parked
+ * under another generation, and is named by its place there
+ */
 export type InFlight = Readonly<{
   message: MessageRef
   invisibleForMs: number
