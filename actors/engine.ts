@@ -31,6 +31,7 @@ import type { Store } from '../engine/state/store.ts'
 import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
 import type { SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
+import { BackfillEdits } from './resources/backfill-edits.ts'
 import { beginSink, type SinkHome } from './begin-sink.ts'
 import { beginSource, type SourceHome } from './source/begin-source.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
@@ -43,7 +44,7 @@ import { StreamTrimming } from './stream-trimming.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type MessageLook, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink/sink-functions.ts'
-import type { SourceActor, SourceOutcome } from './source/source-actor.ts'
+import type { SourceOutcome } from './source/source-actor.ts'
 import type { EditedMessages, EditOfMessages, HeldSink, PulledSink } from './sink/running-sink.ts'
 import type { SinkHost } from './sink/sink-host.ts'
 import { worst, type ActorStatus, type Health, type StreamStatus } from '../engine/status.ts'
@@ -82,10 +83,11 @@ export class Engine {
   readonly #options: EngineOptions
   readonly #supervisor: ActorRefFrom<typeof supervisorMachine>
   readonly #sinks = new Map<string, SinkHost>()
-  readonly #sources = new Map<string, SourceActor>()
+  readonly #sources = new Map<string, ReturnType<typeof beginSource>>()
   readonly #oldTopics: OldTopicsSweep
   readonly #trimming: StreamTrimming
   readonly #replays: Replays
+  readonly #backfills: BackfillEdits
   readonly #publications: PublicationWatch
   readonly #functions: SinkFunctions
   readonly #recent = new RecentMessages()
@@ -119,6 +121,7 @@ export class Engine {
     })
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
     this.#replays = new Replays({ store: options.store, log: options.log, logger: options.logger })
+    this.#backfills = new BackfillEdits({ store: options.store, resources: options.resources, takeIn: () => this.reload() })
     this.#supervisor = createActor(supervisorMachine, {
       input: { onCrash: (child, err) => options.logger.error({ actor: child.key, err }, 'an actor failed and will be started again') },
     })
@@ -317,6 +320,7 @@ export class Engine {
     for (const id of changes.goneSinks) await this.#dismiss(`sink/${id}`)
     if (changes.goneSinks.length > 0) this.#oldTopics.ring()
     await Promise.all(marks)
+    for (const source of this.#sources.values()) source.backfills.look()
     this.#applied = now
     this.#appliedPrint = now.print
     if (changes.reselected) this.#publications.ring() // it asks each source on a session of its own
@@ -413,6 +417,17 @@ export class Engine {
   #sourceHome(databaseId: string): SourceHome {
     return {
       ...this.#options,
+      backfills: {
+        running: () =>
+          this.#options.cache.sinks
+            .filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
+            .flatMap(({ id: sinkId, backfills }) => backfills.map((backfill) => ({ sinkId, backfill }))),
+        ended: async ({ sinkId, backfill }, end) => {
+          const sink = this.#options.cache.sink(sinkId)
+          if (sink) await this.#backfills.move(sink, backfill.id, end)
+        },
+        room: async () => {},
+      },
       streaming: () => this.#publications.ring(),
       routed: () => {
         for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.routed()

@@ -10,8 +10,7 @@ import { comparePositions, type Position } from '../engine/position.ts'
 import type { Sink } from '../engine/state/resources.ts'
 
 /**
- * Holds one of the last messages of a table. @property at its place among all of its database, as text that sorts: the same in
- * every process
+ * @property at its place among all of its database, as text that sorts: the same in every process
  * @property text JSON, its metadata without what belongs to one sink
  */
 export type RecentMessage = Readonly<{ at: string; text: string }>

@@ -10,8 +10,7 @@ import { PUSH_TYPES } from '../sinks/destination-types.ts'
 import { failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../transforms/stage.ts'
 
 /**
- * Holds what people see of one message. @property message before any function, with the row that enriches it; null: it is not kept,
- * or not to be shown
+ * @property message before any function, with the row that enriches it; null: it is not kept, or not to be shown
  * @property functions `{dropped, output?, routing?, error?, logs}`; null: there are none, or no message to run them on
  */
 export type ShownMessage = Readonly<{ record: MessageRecord; message: string | null; functions: string | null }>

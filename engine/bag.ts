@@ -1,5 +1,5 @@
 /**
- * Holds what is under way at the moment: few things, which come and go thousands of times a second. Not a Set, because V8 chains
+ * What is under way at the moment: few things, which come and go thousands of times a second. Not a Set, because V8 chains
  * the former tables of one: a dead table that has become old keeps all that came after it from being collected young, with
  * whatever hangs on it. For requests that was a third of the time that sending took.
  */

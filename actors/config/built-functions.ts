@@ -31,7 +31,7 @@ export const writtenOf = ({ name, type, description, sinkType, code }: Configure
   code,
 })
 
-/** Builds a function of a document. @returns the function, or why it can't be built. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
+/** @returns the function, or why it can't be built. @throws EngineError SANDBOX_UNAVAILABLE, STOPPING */
 export async function builtFunction(
   fn: ConfiguredFunction,
   file: string,

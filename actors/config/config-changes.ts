@@ -6,7 +6,7 @@ import type { ExportedResource } from './config-export.ts'
 import { isObject } from '../../engine/json.ts'
 
 /**
- * Tells what a file changes of one resource. @property resource_type `api_token`: the token itself is never told
+ * @property resource_type `api_token`: the token itself is never told
  * @property action delete: it isn't in the file, and stays all the same
  * @property old secrets are shown in part; null: there was none @property new the same
  */

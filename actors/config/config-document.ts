@@ -10,7 +10,7 @@ import { EngineError, errorText } from '../../engine/errors.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
 import { Name } from '../../engine/resource-name.ts'
 import { NO_RESOURCES, type EndpointInput, type ResourceLists, type SinkInput } from '../../engine/state/resource-store.ts'
-import type { Account } from '../../engine/state/resources.ts'
+import type { Account as StoredAccount } from '../../engine/state/resources.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import type { DatabaseEntry } from '../resources/database-form.ts'
 import { checker, readOnly, withoutNulls, type FileSection } from '../resources/form.ts'
@@ -23,18 +23,18 @@ const strict = { additionalProperties: false } as const
 const text = (description: string) => Type.String({ minLength: 1, description })
 
 /** The schema of what a file says of its account. */
-export const AccountForm = Type.Object({ name: text('name of the account'), ...readOnly() }, strict)
+export const Account = Type.Object({ name: text('name of the account'), ...readOnly() }, strict)
 /** The schema of what a file says of an API token. */
-export const TokenForm = Type.Object(
+export const Token = Type.Object(
   { name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }), ...readOnly() },
   strict,
 )
-const checkAccount = checker(AccountForm)
-const checkToken = checker(TokenForm)
+const checkAccount = checker(Account)
+const checkToken = checker(Token)
 /** Tokens have no resource of their own yet. */
-const TOKENS: FileSection<Readonly<{ name: string }>, Pick<Static<typeof TokenForm>, 'name' | 'token'>> = {
+const TOKENS: FileSection<Readonly<{ name: string }>, Pick<Static<typeof Token>, 'name' | 'token'>> = {
   section: 'api_tokens',
-  schema: TokenForm,
+  schema: Token,
   read: (entry) => {
     const { name, token } = checkToken(entry)
     return { name, token }
@@ -83,7 +83,7 @@ export function parseConfig(
  * Holds what the account has already: a document may give its secrets as they are shown, and they stay. Functions have no secrets, and
  * their code would be much to hand to a thread.
  */
-export type StoredResources = Readonly<{ account?: Account }> & Omit<ResourceLists, 'functions'>
+export type StoredResources = Readonly<{ account?: StoredAccount }> & Omit<ResourceLists, 'functions'>
 
 /**
  * @property file named in errors @property env for variables; undefined: they were replaced before
@@ -195,11 +195,11 @@ function charactersIn(value: unknown, enough: number): number {
 }
 
 /** Finds the account that a document is for; one that is read for a known account need not name it. */
-function accountNamed(reader: ConfigReader, form: unknown, stored: Account | undefined): string {
+function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount | undefined): string {
   if (form === undefined && stored) return stored.name
   if (form === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
   else {
-    const name = readAt(reader, ['account'], () => checkAccount(withoutNulls(AccountForm, form)).name)
+    const name = readAt(reader, ['account'], () => checkAccount(withoutNulls(Account, form)).name)
     if (name === undefined || !stored || name === stored.name) return name ?? ''
     reader.wrong(reader.at('account', 'name'), `account.name is "${name}", and the token is of the account "${stored.name}"`)
   }

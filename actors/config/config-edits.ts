@@ -25,8 +25,7 @@ type ConfigEditsOptions = Readonly<{
 }>
 
 /**
- * Holds a configuration as a client gives it. @property file how errors name the text @property variables replaced in values;
- * absent: they were, and `${…}` is a text
+ * @property file how errors name the text @property variables replaced in values; absent: they were, and `${…}` is a text
  * @property files texts that functions name as their `file`
  */
 export type GivenConfig = Readonly<{

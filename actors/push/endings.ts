@@ -17,7 +17,7 @@ import { troubleOf, type Trouble } from '../../engine/status.ts'
 import type { PushSink } from './push-sink.ts'
 
 /**
- * Describes an attempt to deliver a message that has failed. @property isOwn it was the message's own failure
+ * @property isOwn it was the message's own failure
  * @property counts towards those after which a message is given up
  * @property retryAfterMs the answer asks for this pause
  */

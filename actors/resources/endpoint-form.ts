@@ -71,8 +71,8 @@ export function endpointOut({ id, name, kind, url, headers, encryptedHeaders }: 
 type Body = Readonly<Record<string, unknown>>
 
 /**
- * Makes an HTTP endpoint of what a user says. @param known whose secrets may be given as they are shown @returns a whole endpoint;
- * without a URL when a test service is to make one
+ * @param known whose secrets may be given as they are shown
+ * @returns a whole endpoint; without a URL when a test service is to make one
  * @throws EngineError VALIDATION_FAILED
  */
 export function newEndpoint(body: Body, known?: HttpEndpoint): Omit<EndpointInput, 'url'> & Readonly<{ url: string | undefined }> {
@@ -89,7 +89,7 @@ export function newEndpoint(body: Body, known?: HttpEndpoint): Omit<EndpointInpu
   return withoutLogin({ name, kind, url, headers, encryptedHeaders })
 }
 
-/** Reads what an update changes of an HTTP endpoint. @throws EngineError VALIDATION_FAILED */
+/** @throws EngineError VALIDATION_FAILED */
 export function endpointChanges(endpoint: HttpEndpoint, body: Body): Partial<EndpointInput> {
   const { changes, reasons } = read(body, { known: endpoint, isLocal: endpoint.kind === 'local' })
   if (body['local'] !== undefined && isTrue(body['local']) !== (endpoint.kind === 'local')) reasons.push(['local', 'cannot be changed'])

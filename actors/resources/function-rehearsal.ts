@@ -17,10 +17,7 @@ import { placeText } from '../../transforms/sandbox/source-position.ts'
 import { EXAMPLE, trialMessage, tryCompiled, type TrialMessage, type TrialResult } from '../../transforms/trial.ts'
 import { routeTrial } from './function-form.ts'
 
-/**
- * Holds the messages that a function is tried on. @property connection of the database that they are of; absent: of none @property
- * destinations of the sinks that have the function
- */
+/** @property connection of the database that they are of; absent: of none @property destinations of the sinks that have the function */
 export type Rehearsal = Readonly<{
   messages: readonly TrialMessage[]
   connection?: Connection | undefined

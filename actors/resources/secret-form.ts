@@ -72,8 +72,7 @@ export function secretMeant(given: string, stored: unknown, tell: (reason: strin
 }
 
 /**
- * Finds out which secrets are meant, as `secretMeant` does of one. @param given a text, a list of texts, or texts by name: an
- * object, or a list of `key` and `value`
+ * @param given a text, a list of texts, or texts by name: an object, or a list of `key` and `value`
  * @param stored the same; undefined where there is none
  * @param tell of one that is shown in part, and isn't how a stored one is shown: asterisks are never taken for a secret
  * @returns what is given, with the secrets that are meant

@@ -235,7 +235,19 @@ export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
   notYet: ['initial_backfill'],
   read: (entry, { known }) => ({ input: newSink(entry, known?.destination) }),
   entry: (
-    { id: _id, accountId: _account, databaseId: _database, name, database, status, source, tables, destination, ...rest },
+    {
+      id: _id,
+      accountId: _account,
+      databaseId: _database,
+      backfills: _backfills,
+      name,
+      database,
+      status,
+      source,
+      tables,
+      destination,
+      ...rest
+    },
     secret,
   ) => {
     const named = (names: readonly string[]) => names.map((table) => qualified(table))

@@ -6,7 +6,12 @@ import type { NodeRegistry } from '../../engine/state/node-registry.ts'
 import type { Database } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
 import type { SourceSettings } from '../../engine/wal/source-settings.ts'
+import { SOURCE_DEFAULTS } from '../../engine/wal/source-settings.ts'
 import { SourceActor } from './source-actor.ts'
+import { SourceBackfills, type BackfillHome } from './source-backfills.ts'
+
+/** Tables of one source that are read side by side. */
+const BACKFILLS_AT_ONCE = 2
 
 /** Holds what a source is given in this process. */
 export type SourceHome = Readonly<{
@@ -17,6 +22,8 @@ export type SourceHome = Readonly<{
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
   /** settings that are not as usual */
   source?: Partial<SourceSettings>
+  /** the backfills of its sinks */
+  backfills: Pick<BackfillHome, 'running' | 'ended' | 'room'>
   /** it streams */
   streaming: () => void
   /** generations of its sinks may be read that could not be before */
@@ -24,11 +31,23 @@ export type SourceHome = Readonly<{
 }>
 
 /** Starts the source of a database, and says in the log how it is. */
-export function beginSource(database: Database, meter: SourceMeter, home: SourceHome): SourceActor {
+export function beginSource(
+  database: Database,
+  meter: SourceMeter,
+  home: SourceHome,
+): SourceActor & Readonly<{ backfills: SourceBackfills }> {
   const { log, store, nodes, source: settings, streaming, routed } = home
   const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
   const logger = home.logger.child({ database: database.name, slot: database.slot.name })
+  const backfills = new SourceBackfills(database, {
+    ...home.backfills,
+    state: store.query,
+    logger,
+    maxMessageBytes: settings?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
+    atOnce: BACKFILLS_AT_ONCE,
+  })
   const source = new SourceActor({
+    backfills,
     database,
     log,
     state: store.query,
@@ -43,7 +62,10 @@ export function beginSource(database: Database, meter: SourceMeter, home: Source
       ingested: (changes, bytes) => meter.ingested(changes, bytes),
       appended: ({ records }, latencyUs) => meter.appended(records, latencyUs),
       notice: (notice) => logger.warn(notice),
-      routed,
+      routed: () => {
+        routed()
+        backfills.look()
+      },
       truncated: (table) => logger.info({ table }, 'a table was emptied by TRUNCATE: its rows bring no deletes'),
       relationWarnings: (table, warnings) => logger.warn({ table, warnings }, 'a table can not be followed in every respect'),
     },
@@ -58,5 +80,5 @@ export function beginSource(database: Database, meter: SourceMeter, home: Source
     } else logger.info({ state }, 'source')
     if (state === 'streaming') streaming()
   })
-  return source
+  return Object.assign(source, { backfills })
 }

@@ -6,7 +6,6 @@ import type { Log } from '../../engine/log/log.ts'
 import { acceptMemories, mustFitSource } from '../../engine/wal/memories.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Database } from '../../engine/state/resources.ts'
-import type { KeyWatcher, MarkHandler } from '../../engine/wal/change-packer.ts'
 import { ReadingGate } from '../../engine/wal/flow.ts'
 import type { SavedVersion } from '../../engine/wal/routing/stored-versions.ts'
 import { SourceRun } from '../../engine/wal/run.ts'
@@ -39,8 +38,7 @@ export type SourceActorOptions = Readonly<{
   observer?: SourceObserver
   /** held by sinks that can take no more */
   gate?: ReadingGate
-  marks?: ReadonlyMap<string, MarkHandler>
-  watcher?: KeyWatcher
+  backfills?: RunBackfills
 }>
 
 /** A standby names the owner of its source as it was no longer ago than this. */
@@ -50,6 +48,17 @@ const TRUNCATION_TOLD_MS = 24 * 3_600_000
 const SESSION_TIMEOUT_MS = 30_000
 /** A slot that is moved takes longer: its server reads its log meanwhile. */
 const MOVE_TIMEOUT_MS = 1_800_000
+
+/** Reads backfills while a source streams. */
+export interface RunBackfills {
+  /** What a run works with. */
+  readonly hooks: Pick<Parameters<(typeof SourceRun)['open']>[0], 'marks' | 'watcher'>
+  /** @param term under which it streams */
+  begin(run: SourceRun, term: number): void
+  end(): void
+  /** The run has made something durable. */
+  progressed(): void
+}
 
 type Plan = Readonly<{ store: SourceStore; saved: SavedSource; slot: FitSlot }>
 /** The state of a source; `opening`: it connects, and does not stream yet. */
@@ -324,7 +333,7 @@ export class SourceActor {
   }
 
   async #stream({ lock, plan, drain, opened, progressed }: StreamInput<SourceLock, Plan>, signal: AbortSignal): Promise<void> {
-    const { database, log, settings, observer = {}, marks, watcher } = this.#options
+    const { database, log, settings, observer = {}, backfills } = this.#options
     const run = await SourceRun.open({
       database,
       log,
@@ -353,12 +362,15 @@ export class SourceActor {
           observer.truncated?.(table, sinkIds)
         },
       },
-      marks,
-      watcher,
-      progressed,
+      ...backfills?.hooks,
+      progressed: () => {
+        progressed()
+        backfills?.progressed()
+      },
     })
     this.#run = run
     opened()
+    backfills?.begin(run, plan.store.term)
     this.#marks.streams()
     const cut = () => void run.stop()
     const finish = () => void run.drain()
@@ -367,6 +379,7 @@ export class SourceActor {
     if (signal.aborted) cut()
     else if (drain.aborted) finish()
     const error = await run.ended
+    backfills?.end()
     this.#figures = run.figures
     this.#run = undefined
     await run.stop() // until what is open has settled

@@ -20,8 +20,7 @@ export type Owner = Readonly<{ key: PartitionKey; term: number }>
 const FOREIGN_KEY_VIOLATION = '23503'
 
 /**
- * Writes to the state database under the owner's term. @param sql one statement that takes from `owner`, which has a row for who
- * owns the partition: $3 sink, $4 generation,
+ * @param sql one statement that takes from `owner`, which has a row for who owns the partition: $3 sink, $4 generation,
  *   $5 partition, further parameters from $6 on
  * @param options columns to return of the rows written; a further part of the statement, which may look at `written`; the lock on
  * the row of

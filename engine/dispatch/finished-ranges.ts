@@ -1,5 +1,5 @@
 /**
- * Holds what is finished above the lowest unfinished message: ascending, disjoint, never touching ranges [start, end) of
+ * What is finished above the lowest unfinished message: ascending, disjoint, never touching ranges [start, end) of
  * sequence numbers. Acks mostly extend the last range; one elsewhere costs a binary search.
  */
 export class FinishedRanges {

@@ -71,10 +71,7 @@ type Stored = Omit<ServedGeneration, 'topic' | 'reader'> &
   ParkedOwner &
   Readonly<{ topic: TopicName | undefined; endsAt: Position | undefined; drained: boolean }>
 
-/**
- * Finds the topic of a generation. @param row of tailrace.generation. @returns the topic that it reads; undefined: no version has
- * named it yet
- */
+/** @param row of tailrace.generation. @returns the topic that it reads; undefined: no version has named it yet */
 export function topicOfGeneration(
   sinkId: string,
   { topic, shape, generation }: Readonly<{ topic: string | undefined; shape: GenerationShape; generation: number }>,
@@ -230,10 +227,7 @@ export class StoredGenerations implements Generations {
 
 const UNDELIVERED = 'g.lsn is not null and g.drained_at is null'
 
-/**
- * Names a topic in which somebody may have undelivered messages. @property names those of the generations that may have undelivered
- * messages in it, by `ownTopic`
- */
+/** @property names those of the generations that may have undelivered messages in it, by `ownTopic` */
 export type UndeliveredTopic = Readonly<{ topic: TopicName; partitions: number; names: readonly string[] }>
 
 /** Finds the topics in which somebody may have undelivered messages. @param query of the state database */
@@ -249,10 +243,7 @@ export async function undeliveredTopics(query: Query): Promise<readonly Undelive
   )
 }
 
-/**
- * Describes a generation that may have undelivered messages. @property lines the first record of each partition that it needs;
- * none: it is alone in its topic
- */
+/** @property lines the first record of each partition that it needs; none: it is alone in its topic */
 export type UndeliveredGeneration = Readonly<{
   sinkId: string
   reader: ReaderName

@@ -50,8 +50,7 @@ export const mayHaveOthers = ({ takes, endsAt }: Pick<Span, 'takes' | 'endsAt'>,
   count > 0 && (takes.some(({ actions }) => actions !== ALL_ACTIONS) || (endsAt !== undefined && comparePositions(last, endsAt) >= 0))
 
 /**
- * Marks the messages of a pack that are not the generation's own. @param of `splitsKeyChanges`: in the view a change of the primary
- * key is one message still, and stands for a delete and an insert
+ * @param of `splitsKeyChanges`: in the view a change of the primary key is one message still, and stands for a delete and an insert
  * @param view a pack whose positions are all of one routing version
  * @returns 1 for each message that is not the generation's own; undefined: all are
  */

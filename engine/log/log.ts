@@ -76,10 +76,7 @@ export type MessageRef = Readonly<{ offset: number; index: number }>
 /** Messages that are done. */
 export type FinishedRange = Readonly<{ from: MessageRef; to: MessageRef }>
 
-/**
- * Names a message that is with a client, and says for how long it stays invisible. @property origin of a message that was parked
- * under another generation, and is named by its place there
- */
+/** @property origin of a message that was parked under another generation, and is named by its place there */
 export type InFlight = Readonly<{
   message: MessageRef
   invisibleForMs: number

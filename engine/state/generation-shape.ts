@@ -3,7 +3,7 @@
  * the stream, which is written once; a sink of another shape than before begins another generation.
  */
 import { EngineError } from '../errors.ts'
-import type { SinkSettings } from './resources.ts'
+import type { Sink, SinkSettings } from './resources.ts'
 import { type SourceFilter, takesTable } from './source-filter.ts'
 import { qualified } from '../postgres/table-name.ts'
 
@@ -20,7 +20,7 @@ export type StreamShape = Readonly<{
   /** names of tables in full, sorted, without lists that restrict nothing */
   source: SourceFilter
   timestampFormat: SinkSettings['timestamp_format']
-  /** the sink that has the stream alone, because messages of it may be dropped before they are written */
+  /** the sink that has the stream alone: messages of it may be dropped before they are written, or rows of a backfill are written to it */
   only?: string
 }>
 
@@ -44,7 +44,7 @@ const isShape = (value: unknown): value is GenerationShape =>
   typeof value === 'object' && value !== null && 'partitions' in value && typeof value.partitions === 'number'
 
 type Shaping = Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> &
-  Partial<Pick<SinkSettings, 'key_changes' | 'source' | 'timestamp_format' | 'load_shedding_policy'>>
+  Partial<Pick<SinkSettings, 'key_changes' | 'source' | 'timestamp_format' | 'load_shedding_policy'> & Pick<Sink, 'backfills'>>
 
 /** Makes the shape of a sink, with full and sorted names, so that equal shapes are equal texts. @param id of the sink */
 export function shapeOf(id: string, sink: Shaping): GenerationShape & Readonly<{ stream: StreamShape }> {
@@ -66,7 +66,7 @@ function streamShapeOf(id: string, sink: Shaping): StreamShape {
     groupColumns: Object.fromEntries(columns.sort(([a], [b]) => (a < b ? -1 : 1))),
     source,
     timestampFormat: sink.timestamp_format ?? 'iso8601',
-    ...(sink.load_shedding_policy === 'discard_on_full' && { only: id }),
+    ...((sink.load_shedding_policy === 'discard_on_full' || (sink.backfills ?? []).length > 0) && { only: id }),
   }
 }
 

@@ -5,6 +5,7 @@ import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { FUNCTION_FIELDS, FUNCTION_TYPES } from './function-kinds.ts'
 import type { FunctionInput, StoredFunction } from './functions.ts'
+import type { RunningBackfill } from './backfills.ts'
 import { shapeOf } from './generation-shape.ts'
 import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, SINK_STATUSES, type Account, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
@@ -145,6 +146,7 @@ const SINK = {
   settings: document<Partial<SinkSettings>>(),
   destination: document<Destination>(),
   secrets: 'bytes?',
+  backfills: document<readonly RunningBackfill[]>(),
 } as const
 
 /** @property before the resource as it is stored; absent: it may be new */
@@ -159,6 +161,8 @@ type StoredTable<T extends ResourceType> = Readonly<{
   joined?: Readonly<{ name: string; from: string; read: string; returned: string }>
   /** columns that stay as they were first written */
   kept?: readonly string[]
+  /** columns that other edits write: here they stay as they are */
+  derived?: readonly string[]
   /** Gives the columns that hold something else than the field of their name. */
   encode?: (input: InputOf<T>, saving: Saving<T>) => Values | Promise<Values>
   decode: (row: Row) => StoredOf<T>
@@ -211,6 +215,7 @@ export class ResourceStore {
         returned: '(select d.name from source_database d where d.id = r.database_id)',
       },
       kept: ['databaseId'],
+      derived: ['backfills'],
       encode: (input, saving) => this.#sinkValues(input, saving),
       decode: (row) => this.#sink(row),
       saved: saveGeneration,
@@ -268,8 +273,10 @@ export class ResourceStore {
     type: T,
     { input, account, before }: Omit<Saving<T>, 'query'> & Readonly<{ input: InputOf<T> }>,
   ): Promise<StoredOf<T>> {
-    const { table, columns, joined, kept = [], encode, decode, saved }: StoredTable<T> = this.#tables[type]
-    const fields = Object.entries(input).filter(([field]) => field in columns && field !== joined?.name && !(field in OWN))
+    const { table, columns, joined, kept = [], derived = [], encode, decode, saved }: StoredTable<T> = this.#tables[type]
+    const fields = Object.entries(input).filter(
+      ([field]) => field in columns && field !== joined?.name && !(field in OWN) && !derived.includes(field),
+    )
     const values = { ...Object.fromEntries(fields), ...(await encode?.(input, { query, account, before })) }
     const names = Object.keys(values)
     const renewed = names.filter((name) => !kept.includes(name)).map((name) => `${columnOf(name)} = excluded.${columnOf(name)}`)
@@ -356,14 +363,14 @@ export class ResourceStore {
     return {
       databaseId,
       status,
-      settings: { ...given, partitions: given.partitions ?? fitting },
+      settings: { ...settingsOf(given), partitions: given.partitions ?? fitting },
       destination: Object.fromEntries(set.filter(([field]) => !hidden.has(field))),
       secrets: secrets.length > 0 ? this.#encrypted(Object.fromEntries(secrets)) : null,
     }
   }
 
   #sink(row: Row): Sink {
-    const { settings, destination, secrets, id, accountId, databaseId, ...sink } = rowOf(SINK, row)
+    const { settings, destination, secrets, id, accountId, databaseId, backfills, ...sink } = rowOf(SINK, row)
     const whole = { ...destination, ...(secrets && document<object>()(JSON.parse(this.#vault.decrypt(secrets)))) }
     const schema = this.#destinations.get(destination.type)
     return {
@@ -371,6 +378,7 @@ export class ResourceStore {
       id,
       accountId,
       databaseId,
+      backfills,
       destination: schema ? withDefaults<Destination>(schema.properties, whole) : whole,
     }
   }
@@ -409,6 +417,9 @@ function remembered<S>({
   }
 }
 
+/** What of a sink that is given, as it may have been read, are its settings. */
+const settingsOf = (given: object): object => Object.fromEntries(Object.entries(given).filter(([name]) => name in SinkSettings.properties))
+
 /** Finds the database that a sink names, and how many partitions the sink has if it is stored. */
 async function placeOf(query: Query, account: Account, { name, database }: Pick<SinkInput, 'name' | 'database'>) {
   const answer = await query(
@@ -422,7 +433,8 @@ async function placeOf(query: Query, account: Account, { name, database }: Pick<
   return place
 }
 
-async function saveGeneration(query: Query, sink: Sink, before: Sink | undefined): Promise<void> {
+/** A sink that gets another shape than that of its newest generation begins the next one. */
+export async function saveGeneration(query: Query, sink: Sink, before: Sink | undefined): Promise<void> {
   const shape = shapeOf(sink.id, sink)
   if (before && isDeepStrictEqual(shapeOf(sink.id, before), shape)) return
   await query(

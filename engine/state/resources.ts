@@ -7,6 +7,7 @@ import { Type, type Static } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import { Name } from '../resource-name.ts'
+import type { RunningBackfill } from './backfills.ts'
 import type { Destination } from './destinations.ts'
 import { FUNCTION_KINDS, type FunctionKind } from './function-kinds.ts'
 import type { StreamShape } from './generation-shape.ts'
@@ -158,6 +159,8 @@ export type Sink = Readonly<
     accountId: string
     databaseId: string
     destination: Destination
+    /** those that have not ended */
+    backfills: readonly RunningBackfill[]
   }
 >
 

@@ -25,27 +25,27 @@ import type { KnownRelations } from './decode/known-relations.ts'
 import type { Packing } from './packing.ts'
 import type { OldKind, PgoutputHandler, RelationMessage } from './decode/pgoutput.ts'
 import type { Relation } from './decode/relation.ts'
-import { ACTION_BIT, INTERNAL_SCHEMA, parseRoutingMark, ROUTING_MARK, type Target } from './routing/routing.ts'
+import { ACTION_BIT, actionBits, INTERNAL_SCHEMA, parseRoutingMark, ROUTING_MARK, type Target } from './routing/routing.ts'
 import type { RelationTarget, RoutingState } from './routing/routing-state.ts'
 import type { TimestampFormat } from './decode/render.ts'
 import { textBytes } from './decode/tuple.ts'
 import type { Shedding } from './routing/shedding.ts'
 import type { SourceObserver } from './source-settings.ts'
 
-/**
- * Holds a row that is added at a mark: a page row of a backfill. It has an index of its own in its position, above those added
- * before it.
- */
+/** Holds a row that is added at a mark: a row of a backfill's page. It has an index of its own in its position, above those added before it. */
 export type AddedRow = Readonly<{
   topic: TopicName
   partition: number
   idx: number
-  action: ActionCode
   relation: number
   flags: number
   group: number
-  /** primary key as JSON array text, group key when it differs, message */
-  body: Uint8Array
+  /** primary key as JSON array text, group key when it differs, message without the place of its commit */
+  bytes: Uint8Array
+  start: number
+  /** where in `bytes` the place belongs that it gets (@see ChangeWriter.writePlace) */
+  place: number
+  end: number
   keyLength: number
   groupKeyLength: number
 }>
@@ -58,7 +58,11 @@ export type Mark = Readonly<{
   content: Buffer
   /** appended behind all before the mark and ahead of all after it; only during the call */
   add: (row: AddedRow) => void
+  /** The stream that a sink has alone at this place, as it takes the table's rows; undefined: it has none, or does not take them. */
+  ownStream: (sinkId: string, relation: Relation) => OwnStream | undefined
 }>
+/** The stream that a sink has alone. @property actions bits of what the sink takes of it */
+export type OwnStream = RelationTarget & Readonly<{ actions: number }>
 /** Called for each mark of its prefix that the log does not have yet. */
 export type MarkHandler = (mark: Mark) => void
 
@@ -66,8 +70,8 @@ export type MarkHandler = (mark: Mark) => void
 export interface KeyWatcher {
   /** whether the keys of this table's changes are wanted now */
   watches(relation: number): boolean
-  /** @param oldKey @param newKey JSON array text of the primary key, valid during the call; one may be undefined */
-  changed(relation: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void
+  /** @param action its bit of ACTION_BIT; @param oldKey @param newKey JSON array text of the primary key, valid during the call; one may be undefined */
+  changed(relation: number, action: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void
   truncated(relation: number): void
   /** the transaction was streamed: its rows are visible soon (docs/rules.md, rule 30) */
   committed(xid: number): void
@@ -300,7 +304,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
 
   #emit(change: Change, action: ActionCode, bit: number): void {
     const { relation } = change
-    if (this.#options.watcher?.watches(relation.oid)) this.#showKeys(change, this.#options.watcher)
+    if (this.#options.watcher?.watches(relation.oid)) this.#showKeys(change, bit, this.#options.watcher)
     const targets = this.#routing.targets(relation)
     if (change.keyChanged) this.#emitPart(targets, change, PART.tombstone, ACTION.delete, bit)
     if (this.#chunkBytes > this.#options.maxMessageBytes * LARGE_SHARE) this.#emitLarge(targets, change, action, bit)
@@ -401,7 +405,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
     return hashGroup(relation, this.#positionBytes)
   }
 
-  #showKeys(change: Change, watcher: KeyWatcher): void {
+  #showKeys(change: Change, action: number, watcher: KeyWatcher): void {
     const keys = this.#keys
     keys.reset()
     if (change.action !== 'insert') writeKeys(keys, change, 'old')
@@ -410,6 +414,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
     const bytes = keys.view()
     watcher.changed(
       change.relation.oid,
+      action,
       change.action === 'insert' ? undefined : bytes.subarray(0, middle),
       change.action === 'delete' ? undefined : bytes.subarray(middle),
     )
@@ -424,9 +429,18 @@ export class ChangePacker implements PgoutputHandler<Said> {
       content: Buffer.from(content),
       add: (row) => {
         const pack = this.#packing.pack(row.topic, row.partition, transaction)
-        pack.builder.bodies.copy(row.body)
-        pack.builder.add(row.idx, PART.row, row.action, row.relation, row.flags, row.group, row.keyLength, row.groupKeyLength)
+        const { bodies } = pack.builder
+        bodies.copy(row.bytes, row.start, row.place)
+        this.#writer.writePlace(bodies, row.idx)
+        bodies.copy(row.bytes, row.place, row.end)
+        pack.builder.add(row.idx, PART.row, ACTION.read, row.relation, row.flags, row.group, row.keyLength, row.groupKeyLength)
         this.#packing.added(pack, transaction.commitTimeUs)
+      },
+      ownStream: (sinkId, relation) => {
+        const to = this.#routing.targets(relation).find(({ target }) => target.only === sinkId)
+        const reader = to && this.#routing.active.readers.find((each) => each.sinkId === sinkId && each.topic === to.target.topic)
+        this.#routing.forget(relation) // a page has a description of its own, which is soon gone
+        return reader && { ...to, actions: actionBits(reader.actions) }
       },
     })
   }

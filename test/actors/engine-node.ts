@@ -3,6 +3,7 @@
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
 import type { Health } from '../../engine/status.ts'
+import { BackfillEdits } from '../../actors/resources/backfill-edits.ts'
 import { ResourceEdits } from '../../actors/resources/resource-edits.ts'
 import { applyConfig } from '../../actors/config/config-apply.ts'
 import { parseConfig } from '../../actors/config/config-document.ts'
@@ -39,6 +40,7 @@ export type NodeOptions = Readonly<{
 export interface EngineNode extends AsyncDisposable {
   readonly engine: Engine
   readonly edits: ResourceEdits
+  readonly backfills: BackfillEdits
   readonly cache: ResourceCache
   readonly registry: NodeRegistry
   readonly store: Store
@@ -68,6 +70,7 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
   parts.defer(() => functions.stop())
   const egress = new Egress({ mode: 'private' })
   const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions })
+  const backfills = new BackfillEdits({ store, resources, takeIn: () => engine.reload() })
   const edits = new ResourceEdits({ store, resources, cache, takeIn: (stored) => engine.reload(stored) })
   parts.defer(() => engine.stop())
   await engine.start()
@@ -96,7 +99,7 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
     const { id = '' } = cache.sinks.find(({ name }) => name === sinkName) ?? {}
     return (await engine.sinkHealth([id]))[id]
   }
-  return { engine, edits, cache, registry, store, metrics, log, lines, logged, health, stop, [Symbol.asyncDispose]: stop }
+  return { engine, edits, backfills, cache, registry, store, metrics, log, lines, logged, health, stop, [Symbol.asyncDispose]: stop }
 }
 
 /** Stores what a configuration file says, as another program would. */

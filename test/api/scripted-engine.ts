@@ -294,6 +294,7 @@ export const DATABASE: Database = {
 }
 
 const SINK: Sink = {
+  backfills: [],
   id: '',
   name: '',
   accountId: SHOP.id,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { configOperations } from '../../api/config-routes.ts'
-import { AccountForm, TokenForm } from '../../actors/config/config-document.ts'
+import { Account, Token } from '../../actors/config/config-document.ts'
 import { DatabaseForm } from '../../actors/resources/database-form.ts'
 import { FunctionForm } from '../../actors/resources/function-form.ts'
 import { functionOperations } from '../../api/function-routes.ts'
@@ -44,7 +44,7 @@ const operations = [
 ]
 const forms: readonly unknown[] = [
   ...operations.flatMap(({ body, query }) => [body, query]),
-  ...[AccountForm, TokenForm, DatabaseForm, FunctionForm, SinkSettings, ...Object.values(DESTINATIONS)],
+  ...[Account, Token, DatabaseForm, FunctionForm, SinkSettings, ...Object.values(DESTINATIONS)],
 ]
 
 test('whatever a keyword of our schemas refuses is told in our own words', () => {

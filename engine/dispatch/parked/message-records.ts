@@ -54,10 +54,7 @@ export type MessagesAsked = Readonly<{
 }>
 /** Holds one page of a list of messages. */
 export type MessagePage = Readonly<{ messages: readonly MessageRecord[]; /** absent: there are no more */ next?: string }>
-/**
- * Holds what is known of one message, and its content. @property content where the message stands as in the log, its metadata left
- * open; absent: it was discarded or kept without
- */
+/** @property content where the message stands as in the log, its metadata left open; absent: it was discarded or kept without */
 export type RecordedMessage = Readonly<{ record: MessageRecord; content: Readonly<{ view: MessageView; place: number }> | undefined }>
 
 const METADATA = `(('{' || convert_from(body, 'UTF8') || '}}')::json -> 'metadata')`

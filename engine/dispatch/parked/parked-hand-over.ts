@@ -9,10 +9,7 @@ import type { Query } from '../../postgres/query.ts'
 import { rowsOf } from '../../postgres/rows.ts'
 import { readRegrouped, regroup, type RegroupedRelation } from './rekeying.ts'
 
-/**
- * Describes a generation that owns parked messages. @property rewinds how often a replay has gone back to it, as it was read: what
- * was begun before another one is void
- */
+/** @property rewinds how often a replay has gone back to it, as it was read: what was begun before another one is void */
 export type ParkedOwner = Readonly<{
   generation: number
   shape: GenerationShape

@@ -7,10 +7,7 @@
 import type { TopicName } from '../log.ts'
 import { minus, NO_WEIGHT, plus, readShares, weightOf, type Weight } from '../weight.ts'
 
-/**
- * Holds what a record weighs, and the counters that it carries. @property weight of the record. @property total its counters;
- * undefined: it has none
- */
+/** @property weight of the record. @property total its counters; undefined: it has none */
 export type Counted = Readonly<{ weight: Weight; total: Weight | undefined }>
 type LookUp = (topic: TopicName, partition: number, offset: number) => Promise<Counted | undefined>
 

@@ -20,6 +20,7 @@ const NULL = new Literal('null')
 const UNCHANGED = new Literal('"unchanged_toast"')
 const INSERT = new Literal('},"changes":null,"action":"insert",')
 const DELETE = new Literal('},"changes":null,"action":"delete",')
+const READ = new Literal('},"changes":null,"action":"read",')
 const CHANGES = new Literal('},"changes":{')
 const UPDATE = new Literal('},"action":"update",')
 const COMMIT_LSN = new Literal('Z","commit_lsn":')
@@ -124,10 +125,15 @@ export class ChangeWriter {
     this.#metadata(out, change, change.action === 'delete' ? 'old' : 'new', false)
   }
 
+  /** Writes the place of a message of the open transaction: commit time and LSN, and its index. */
+  writePlace(out: ByteWriter, idx: number): void {
+    out.append(this.#transaction)
+    out.digits(idx)
+  }
+
   #metadata(out: ByteWriter, change: Change, side: Side, isTombstone: boolean): void {
     out.literal(change.relation.tableMetadata)
-    out.append(this.#transaction)
-    out.digits(change.idx)
+    this.writePlace(out, change.idx)
     out.literal(IDEMPOTENCY_KEY)
     this.#key.write(out, change.idx, isTombstone)
     out.literal(RECORD_PKS)
@@ -149,6 +155,56 @@ export class ChangeWriter {
     for (let scale = 100_000; scale >= 1; scale /= 10) out.byte(ZERO + (Math.floor(fraction / scale) % 10))
   }
 }
+
+/**
+ * Writes the message of a row that a backfill has read, up to where its place belongs (@see ChangeWriter.writePlace). It is not known
+ * yet when the row is read.
+ */
+export function writeReadHead(out: ByteWriter, { relation, row }: Change, format: TimestampFormat): void {
+  const renderers = relation.renderers(format)
+  const { names } = relation
+  out.literal(RECORD)
+  for (let i = 0; i < row.count; i++) {
+    if (i > 0) out.byte(COMMA)
+    out.literal(names[i] as Literal)
+    writeValue(out, row, i, renderers[i] as Render)
+  }
+  out.literal(READ)
+  out.literal(relation.tableMetadata)
+}
+
+/** Writes what stands for a row that is too large to be kept. Nobody is sent this. */
+export function writeDiscardedReadHead(out: ByteWriter, { relation }: Change, bytes: number): void {
+  out.ascii('"record":null,"changes":null,"action":"read","bytes":')
+  out.digits(bytes)
+  out.byte(COMMA)
+  out.literal(relation.tableMetadata)
+}
+
+/** Writes the rest of such a message, behind its place. @param backfill its id: the idempotency key is of it and of the primary key */
+export function writeReadTail(out: ByteWriter, change: Change, backfill: string): void {
+  const { key } = change.relation
+  const { row } = change
+  READ_KEY.reset()
+  READ_KEY.ascii(backfill)
+  for (const column of key) {
+    READ_KEY.byte(COLON)
+    if (row.kind[column] !== KIND.text) continue
+    const start = row.start[column] as number
+    const end = row.end[column] as number
+    READ_KEY.reserve(end - start)
+    for (let i = start; i < end; i++) READ_KEY.buffer[READ_KEY.length++] = row.bytes.getUint8(i)
+  }
+  out.literal(IDEMPOTENCY_KEY)
+  encode(out, READ_KEY.buffer, 0, READ_KEY.length)
+  out.literal(RECORD_PKS)
+  writeKeys(out, change, 'new')
+  out.literal(ANNOTATIONS)
+  out.literal(NULL)
+}
+
+/** scratch */
+const READ_KEY = new ByteWriter(256)
 
 function writeValue(out: ByteWriter, tuple: Tuple, i: number, render: Render): void {
   const kind = tuple.kind[i]

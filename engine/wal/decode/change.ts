@@ -3,6 +3,7 @@
  * old row where Postgres sent that. Scratch: one object serves a whole run, and says nothing any more once the next
  * change is read or the chunk is gone.
  */
+import { readCopyRow } from './copy-row.ts'
 import { KIND, malformed, readTuple, sameText, Tuple } from './tuple.ts'
 import type { Chunk } from './chunk.ts'
 import { OLD, type OldKind } from './pgoutput.ts'
@@ -30,6 +31,13 @@ export class Change {
   readInsert(relation: Relation, idx: number, chunk: Chunk, newAt: number): this {
     this.#begin(relation, 'insert', idx, OLD.none)
     this.#read(chunk, newAt, this.row)
+    return this
+  }
+
+  /** Reads a row as `COPY … TO STDOUT` gives it. @see readCopyRow */
+  readCopied(relation: Relation, bytes: Uint8Array, view: DataView, place: Readonly<{ start: number; end: number }>): this {
+    this.#begin(relation, 'insert', 0, OLD.none)
+    readCopyRow(bytes, view, place, relation.names.length, this.row)
     return this
   }
 

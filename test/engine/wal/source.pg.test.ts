@@ -402,38 +402,48 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
   const keys: string[] = []
   let oid = 0
   const xids: number[] = []
-  const body = Buffer.from('["page"]"record":{"id":0},"changes":null,"action":"read","metadata":{"table_name":"item"')
+  const bytes = Buffer.from('["page"]"record":{"id":0},"changes":null,"action":"read","metadata":{"commit_timestamp":","table_name":"item"')
+  const place = bytes.indexOf(',"table_name"')
   await streaming(
     it,
     {},
     {
-      marks: new Map([
-        [
-          'tailrace:test',
-          (mark) => {
-            assert.equal(mark.content.toString(), 'page 1')
-            for (let idx = 0; idx < 3; idx++) {
-              mark.add({
-                topic: 'sink.1',
-                partition: 0,
-                idx,
-                action: 3,
-                relation: oid,
-                flags: 2,
-                group: 7,
-                body,
-                keyLength: 8,
-                groupKeyLength: 0,
-              })
-            }
+      backfills: {
+        begin: () => {},
+        end: () => {},
+        progressed: () => {},
+        hooks: {
+          marks: new Map([
+            [
+              'tailrace:test',
+              (mark) => {
+                assert.equal(mark.content.toString(), 'page 1')
+                for (let idx = 0; idx < 3; idx++) {
+                  mark.add({
+                    topic: 'sink.1',
+                    partition: 0,
+                    idx,
+                    relation: oid,
+                    flags: 2,
+                    group: 7,
+                    bytes,
+                    start: 0,
+                    place,
+                    end: bytes.length,
+                    keyLength: 8,
+                    groupKeyLength: 0,
+                  })
+                }
+              },
+            ],
+          ]),
+          watcher: {
+            watches: (relation) => ((oid = relation), true),
+            changed: (_relation, action, old, now) => keys.push(`${action}: ${old} -> ${now}`),
+            truncated: () => keys.push('truncated'),
+            committed: (xid) => xids.push(xid),
           },
-        ],
-      ]),
-      watcher: {
-        watches: (relation) => ((oid = relation), true),
-        changed: (_relation, old, now) => keys.push(`${old} -> ${now}`),
-        truncated: () => keys.push('truncated'),
-        committed: (xid) => xids.push(xid),
+        },
       },
     },
   )
@@ -455,7 +465,7 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
     ],
   )
   assert.ok(inOrder(seen))
-  assert.deepEqual(keys, ['undefined -> ["1"]', '["1"] -> ["5"]', '["5"] -> undefined', 'truncated', 'undefined -> ["9"]'])
+  assert.deepEqual(keys, ['1: undefined -> ["1"]', '2: ["1"] -> ["5"]', '4: ["5"] -> undefined', 'truncated', '1: undefined -> ["9"]'])
   assert.ok(xids.length >= 6 && xids.every((xid) => xid > 0))
 })
 

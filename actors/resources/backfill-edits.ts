@@ -1,0 +1,74 @@
+/**
+ * Edits of backfills: each is one transaction with what it means for the sink, which has a stream of its own for as long as one of its
+ * backfills has not ended (docs/rules.md, rule 47).
+ */
+import { EngineError } from '../../engine/errors.ts'
+import type { Query } from '../../engine/postgres/query.ts'
+import {
+  addBackfill,
+  backfillOf,
+  moveBackfill,
+  removeBackfill,
+  shareBackfills,
+  type Backfill,
+  type BackfillSettings,
+  type BackfillState,
+} from '../../engine/state/backfills.ts'
+import { accountLock, saveGeneration, type ResourceStore } from '../../engine/state/resource-store.ts'
+import type { Sink } from '../../engine/state/resources.ts'
+import type { Store } from '../../engine/state/store.ts'
+
+type BackfillEditsOptions = Readonly<{
+  store: Pick<Store, 'transaction'>
+  resources: Pick<ResourceStore, 'load'>
+  /** Makes what is stored take effect. */
+  takeIn: () => Promise<void>
+}>
+
+/** Begins, changes and ends backfills. */
+export class BackfillEdits {
+  readonly #options: BackfillEditsOptions
+
+  constructor(options: BackfillEditsOptions) {
+    this.#options = options
+  }
+
+  /** Begins a backfill of each. @throws EngineError VALIDATION_FAILED: one of the same table has not ended; NOT_FOUND */
+  start(sink: Sink, settings: readonly BackfillSettings[]): Promise<readonly Backfill[]> {
+    return this.#edit(sink, async (query) => {
+      const begun: Backfill[] = []
+      for (const each of settings) begun.push(await addBackfill(query, sink.id, each))
+      return begun
+    })
+  }
+
+  /** Pauses, resumes or ends a backfill. @throws EngineError VALIDATION_FAILED: it can't from where it is; NOT_FOUND */
+  move(sink: Sink, id: string, to: Readonly<{ state: BackfillState; error?: Backfill['error'] }>): Promise<Backfill> {
+    return this.#edit(sink, async (query) => (await moveBackfill(query, sink.id, id, to)) ?? gone())
+  }
+
+  /** Deletes the record of a backfill; one that has not ended is cancelled. @throws EngineError NOT_FOUND */
+  delete(sink: Sink, id: string): Promise<void> {
+    return this.#edit(sink, async (query) => {
+      if (!(await backfillOf(query, sink.id, id))) gone()
+      await removeBackfill(query, id)
+    })
+  }
+
+  async #edit<T>(sink: Sink, work: (query: Query) => Promise<T>): Promise<T> {
+    const { store, resources, takeIn } = this.#options
+    const result = await store.transaction(async (query) => {
+      const before = (await resources.load(query)).sinks.find(({ id }) => id === sink.id)
+      if (!before) throw new EngineError('NOT_FOUND', 'the sink does not exist any more')
+      const done = await work(query)
+      await saveGeneration(query, { ...before, backfills: await shareBackfills(query, sink.id) }, before)
+      return done
+    }, accountLock(sink.accountId))
+    await takeIn()
+    return result
+  }
+}
+
+function gone(): never {
+  throw new EngineError('NOT_FOUND', 'the sink has no such backfill')
+}

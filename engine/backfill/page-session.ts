@@ -1,0 +1,126 @@
+/**
+ * The session that pages are read on: read-only, with the pinned settings, its rows straight from the wire. What it reads it reads in a
+ * transaction that shows every commit which was streamed before (docs/rules.md, rule 30).
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { Client } from 'pg'
+import { EngineError } from '../errors.ts'
+import type { Connection } from '../postgres/client-config.ts'
+import type { Query } from '../postgres/query.ts'
+import { sqlstateOf } from '../postgres/sqlstate.ts'
+import { CommitGate, SNAPSHOT_COLUMNS } from '../wal/connection/commit-gate.ts'
+import { ReplicationWire } from '../wal/connection/replication-wire.ts'
+import { sourceClient } from '../wal/connection/source-client.ts'
+import { toSourceError } from '../wal/connection/source-error.ts'
+import type { Windows } from './windows.ts'
+
+/** A page takes longer only while its server is away. */
+const ANSWER_MARGIN_MS = 10_000
+const LOCK_MS = 2_000
+const VISIBLE_MS = 30_000
+const LOOK_MS = [1, 2, 5, 10, 20, 50] as const
+const CANCELLED = '57014'
+
+/** Gets a row as COPY gives it; the bytes are valid during the call, and may be changed. @returns false: it wants no more */
+export type OnCopiedRow = (bytes: Uint8Array, view: DataView, place: Readonly<{ start: number; end: number }>) => boolean
+
+/** A session of a source for reading pages. One page at a time. */
+export class PageSession {
+  readonly #client: Client
+  readonly #wire: ReplicationWire
+  readonly #gate = new CommitGate()
+  #onRow: OnCopiedRow | undefined
+  #seen: Uint8Array | undefined
+  #view = new DataView(new ArrayBuffer(0))
+  #isCut = false
+  #pid = 0
+
+  private constructor(connection: Connection, name: string, timeoutMs: number) {
+    const settings = {
+      statement_timeout: timeoutMs,
+      lock_timeout: Math.min(LOCK_MS, timeoutMs),
+      default_transaction_read_only: 'on',
+      idle_in_transaction_session_timeout: 0,
+    }
+    const config = sourceClient(connection, name, settings)
+    this.#wire = new ReplicationWire(config, (bytes, start, end) => this.#row(bytes, start, end))
+    const answering = { ...config, connection: this.#wire, query_timeout: timeoutMs + ANSWER_MARGIN_MS }
+    this.#client = new Client(answering)
+    this.#client.on('error', () => {}) // whoever reads is told by the query
+  }
+
+  /** @throws EngineError of toSourceError */
+  static async open(connection: Connection, name: string, timeoutMs: number): Promise<PageSession> {
+    const session = new PageSession(connection, name, timeoutMs)
+    try {
+      await session.#client.connect()
+      session.#pid = Number((await session.query('select pg_catalog.pg_backend_pid() as pid')).rows[0]?.['pid'])
+    } catch (error) {
+      session.close()
+      throw toSourceError(error, 'connecting')
+    }
+    return session
+  }
+
+  readonly query: Query = (sql, params) => this.#client.query<Record<string, unknown>>(sql, params && [...params])
+
+  /** Begins a transaction that shows every commit which was streamed up to now. */
+  async begin(windows: Windows, signal: AbortSignal): Promise<void> {
+    const until = performance.now() + VISIBLE_MS
+    for (let looks = 0; ; looks++) {
+      const streamed = windows.streamed
+      await this.#client.query('begin read only')
+      const { rows } = await this.#client.query(`select ${SNAPSHOT_COLUMNS}`)
+      const hidden = this.#gate.hidden(rows[0] ?? {}, streamed)
+      windows.visible(streamed.length, hidden)
+      if (hidden.length === 0) return
+      await this.#client.query('rollback')
+      if (performance.now() > until)
+        throw new EngineError('SOURCE_UNREACHABLE', `transaction ${hidden[0]} was streamed and is not visible after ${VISIBLE_MS} ms`)
+      await delay(LOOK_MS[Math.min(looks, LOOK_MS.length - 1)], undefined, { signal })
+    }
+  }
+
+  /**
+   * Reads rows. Where the reader wants no more, the query is cancelled.
+   * @param select as COPY takes it; @param cancel cancels what the backend of a pid is doing
+   * @returns whether all came
+   */
+  async copy(select: string, onRow: OnCopiedRow, cancel: (pid: number) => Promise<void>): Promise<boolean> {
+    this.#isCut = false
+    let cancelled: Promise<void> | undefined
+    this.#onRow = (bytes, view, place) => {
+      if (this.#isCut || onRow(bytes, view, place)) return true
+      this.#isCut = true
+      this.#wire.pause() // until the server has stopped: what it still sends is thrown away
+      cancelled = cancel(this.#pid).finally(() => this.#wire.resume())
+      return false
+    }
+    try {
+      await this.#client.query(`copy (${select}) to stdout`)
+    } catch (error) {
+      if (!this.#isCut || sqlstateOf(error) !== CANCELLED) throw error
+    } finally {
+      this.#onRow = undefined
+      await cancelled?.catch(() => undefined)
+    }
+    return !this.#isCut
+  }
+
+  /** Ends the transaction. */
+  async end(): Promise<void> {
+    await this.#client.query('rollback')
+  }
+
+  close(): void {
+    this.#wire.destroy()
+  }
+
+  #row(bytes: Buffer, start: number, end: number): void {
+    if (this.#seen !== bytes) {
+      this.#seen = bytes
+      this.#view = new DataView(bytes.buffer as ArrayBuffer, bytes.byteOffset, bytes.length)
+    }
+    this.#onRow?.(bytes, this.#view, { start, end })
+  }
+}
