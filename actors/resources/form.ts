@@ -21,6 +21,8 @@ type EntryContext<S> = Readonly<{ known: S | undefined; textOf: ((path: string) 
 /** Describes how a resource stands in a configuration file. */
 export type FileSection<S, I> = Readonly<{
   section: string
+  /** names one of its entries in messages */
+  noun: string
   /** what an entry may have, before it is looked at */
   schema: TObject
   /** fields that are known, and not supported yet */

@@ -15,7 +15,7 @@ import { Name } from '../../engine/resource-name.ts'
 import { qualified } from '../../engine/postgres/table-name.ts'
 import { AnyDestination, DESTINATIONS, isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
-import type { SinkInput } from '../../engine/state/resource-store.ts'
+import { NOUN_OF, type SinkInput } from '../../engine/state/resource-store.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
 import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
@@ -118,7 +118,7 @@ const check = schemaCheck(Type.Partial(Type.Object(settable)), { formats: { uuid
  * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
  */
 export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>): SinkChanges {
-  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+  refuseDeep(body)
   const given = settableOf(body)
   const isFit = check(given)
   const reasons: Reason[] = [...oddFields(body), ...fixedFields(sink, body), ...(isFit ? [] : reasonsOf(check.errors ?? []))]
@@ -136,7 +136,7 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
  * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
  */
 export function newSink(body: Readonly<Record<string, unknown>>, known?: Destination): SinkInput {
-  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+  refuseDeep(body)
   const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
   const isFit = checkSettings(settings)
   const reasons = [...oddFields(body), ...(isFit ? [] : reasonsOf(checkSettings.errors ?? []))]
@@ -190,7 +190,10 @@ function acrossFields(sink: SinkInput, changes: SinkChanges): Reason[] {
   const reasons: Reason[] = []
   const { destination } = sink
   if (isKeyed(destination) && sink.key_changes === 'delete_insert')
-    reasons.push(['key_changes', `is of pull and webhook sinks: one of type ${destination.type} deletes the old document itself`])
+    reasons.push([
+      'key_changes',
+      `is only for pull and webhook sinks: a sink of type ${destination.type} deletes the old document by itself`,
+    ])
   const { routing, refused } = PUSH_TYPES.get(destination.type) ?? {}
   if ((sink.routing ?? null) !== null && !routing) reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
   reasons.push(...(refused?.(sink) ?? []))
@@ -198,7 +201,7 @@ function acrossFields(sink: SinkInput, changes: SinkChanges): Reason[] {
     const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'
     reasons.push([
       field,
-      `leaves partitions without a share: max_ack_pending (${sink.max_ack_pending}) is below partitions (${sink.partitions})`,
+      `leaves some partitions without messages: max_ack_pending (${sink.max_ack_pending}) is below partitions (${sink.partitions})`,
     ])
   }
   const source = changes.source ?? sink.source
@@ -216,6 +219,11 @@ function acrossFields(sink: SinkInput, changes: SinkChanges): Reason[] {
   return reasons
 }
 
+/** @throws EngineError REQUEST_INVALID */
+function refuseDeep(body: Readonly<Record<string, unknown>>): void {
+  if (isDeeperThan(body, MAX_DEPTH)) throw new EngineError('REQUEST_INVALID', `The body is nested deeper than ${MAX_DEPTH} levels.`)
+}
+
 /** Without recursion: what is to be refused could end the stack. */
 function isDeeperThan(value: unknown, limit: number): boolean {
   let level: unknown[] = [value]
@@ -231,6 +239,7 @@ function isDeeperThan(value: unknown, limit: number): boolean {
 /** Describes how sinks stand in a file. */
 export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
   section: 'sinks',
+  noun: NOUN_OF.sink,
   schema: SinkPatch,
   notYet: ['initial_backfill'],
   read: (entry, { known }) => ({ input: newSink(entry, known?.destination) }),

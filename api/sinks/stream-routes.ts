@@ -129,6 +129,16 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
     errors: [400, 404, 429, 503],
     handle: receive,
   }
+  const settling = (name: 'ack' | 'nack') => ({
+    id: `${name}${suffix}`,
+    methods: ['POST' as const],
+    paths: under(name),
+    auth: true,
+    body: AckBody,
+    maxBodyBytes: MAX_ACK_BYTES,
+    errors: [400, 404, 413, 503],
+    handle: settle(name),
+  })
   return [
     {
       ...receiveParts,
@@ -147,30 +157,16 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
       head: false,
     },
     {
-      id: `ack${suffix}`,
-      methods: ['POST'],
-      paths: under('ack'),
+      ...settling('ack'),
       summary: 'Acknowledge messages',
       description: 'The answer comes when the acknowledgement is durable: an acknowledged message never comes again. Repeating is safe.',
-      auth: true,
-      body: AckBody,
-      maxBodyBytes: MAX_ACK_BYTES,
       answer: { description: 'Acknowledged.', schema: Success },
-      errors: [400, 404, 413, 503],
-      handle: settle('ack'),
     },
     {
-      id: `nack${suffix}`,
-      methods: ['POST'],
-      paths: under('nack'),
+      ...settling('nack'),
       summary: 'Give messages back',
       description: 'The messages are deliverable again at once.',
-      auth: true,
-      body: AckBody,
-      maxBodyBytes: MAX_ACK_BYTES,
       answer: { description: 'Given back.', schema: Success },
-      errors: [400, 404, 413, 503],
-      handle: settle('nack'),
     },
   ]
 }
@@ -188,7 +184,7 @@ function streamSink(request: FastifyRequest, resources: ResourceLookup, account:
 
 function runningSink(engine: EngineVerbs, sink: Sink): PulledSink {
   const running = engine.sink(sink.id)
-  if (!running) throw new EngineError('SINK_NOT_RUNNING', `sink ${sink.name} has no actor`, { sink: sink.name, status: sink.status })
+  if (!running) throw new EngineError('SINK_NOT_RUNNING', `sink "${sink.name}" is not running`, { sink: sink.name, status: sink.status })
   return running
 }
 
@@ -230,7 +226,7 @@ async function take(
 ): Promise<Receipt | undefined> {
   const running = engine.sink(sink.id)
   if (running) return running.receive({ ...parameters, signal: call.signal })
-  if (sink.status === 'active') throw new EngineError('SINK_NOT_RUNNING', `sink ${sink.name} has no actor`, { sink: sink.name })
+  if (sink.status === 'active') throw new EngineError('SINK_NOT_RUNNING', `sink "${sink.name}" is not running`, { sink: sink.name })
   // a sink that is off may have no actor yet: the client is held here as the actor of one that is off holds it
   if (parameters.waitMs > 0) {
     using places = new DisposableStack()

@@ -94,7 +94,12 @@ export async function openKafkaLog(options: KafkaLogOptions): Promise<Log> {
     brokers.close()
     if (!(cause instanceof EngineError) || cause.code !== 'LOG_UNREACHABLE') throw cause
     const named = options.connection.brokers.map(addressOf).join(', ')
-    throw new EngineError('LOG_UNREACHABLE', `none of the brokers ${named} can be reached: ${cause.message}`, { brokers: named }, { cause })
+    throw new EngineError(
+      'LOG_UNREACHABLE',
+      `none of the Kafka brokers ${named} can be reached: ${cause.message}`,
+      { brokers: named },
+      { cause },
+    )
   }
 }
 
@@ -195,12 +200,7 @@ class KafkaLog implements Log {
     this.#producers.get(source)?.close()
     this.#producers.delete(source)
     await this.#progress.flush(source)
-    const { connection, appendTimeoutMs } = this.#options
-    const producer = await Producer.begin({
-      connection,
-      timeoutMs: appendTimeoutMs,
-      topics: this.#topics,
-      sizes: this.#sizes,
+    const producer = await this.#beginProducer({
       ends: (topic, partition, next) => this.#progress.ends(source, topic, partition, next),
       lastTotal: async (topic, partition) => {
         const { first, next } = await this.#stored(topic, partition)
@@ -212,7 +212,8 @@ class KafkaLog implements Log {
 
   async append(records: readonly AppendRecord[], progress: Progress): Promise<void> {
     const producer = this.#producers.get(progress.source)
-    if (!producer) throw new EngineError('LOG_APPEND_FAILED', 'an append of this run has failed before: nothing may follow it')
+    if (!producer)
+      throw new EngineError('LOG_APPEND_FAILED', 'an earlier append of this run failed: nothing is appended until the source starts again')
     try {
       await producer.append(records)
     } catch (error) {
@@ -317,17 +318,9 @@ class KafkaLog implements Log {
     const { first, next: before } = await this.#stored(from, partition)
     const base = Math.max(offset, first)
     await this.#memory.saveBase(to, partition, base)
-    const { connection, appendTimeoutMs } = this.#options
-    const producer = await Producer.begin({
-      connection,
-      timeoutMs: appendTimeoutMs,
-      topics: this.#topics,
-      sizes: this.#sizes,
-      ends: () => undefined,
-      lastTotal: async () => NO_WEIGHT,
-    })
+    const producer = await this.#beginProducer({ ends: () => undefined, lastTotal: async () => NO_WEIGHT })
     const fetching = new Fetching({
-      connection,
+      connection: this.#options.connection,
       brokers: this.#brokers,
       topic: this.#topics.nameOf(from),
       partition,
@@ -341,7 +334,7 @@ class KafkaLog implements Log {
         const beganAt = performance.now()
         const answer = await fetching.fetch(next, COPY_BYTES)
         signal.throwIfAborted()
-        if (!answer) throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${from} has gone`, { topic: from })
+        if (!answer) throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${from} has been deleted`, { topic: from })
         const copied: ProducedMessage[] = []
         for (const { offset: at, value, timestamp, headers } of answer.messages) {
           if (Number(at) !== next || !value) break
@@ -473,9 +466,10 @@ class KafkaLog implements Log {
   async #lacks(source: string, only?: TopicPartition): Promise<string | undefined> {
     const exists = new Set((await this.topics()).map(({ topic }) => topic))
     for (const { topic, partition, next } of await this.#memory.ends(source, only)) {
-      if (!exists.has(topic)) return `topic ${this.#topics.nameOf(topic)} is gone`
+      if (!exists.has(topic)) return `topic ${this.#topics.nameOf(topic)} does not exist any more`
       const found = await this.#offsets.recentBounds(this.#topics.nameOf(topic), partition, LACKING_PAUSE_MS / 2)
-      if (found.next < next) return `partition ${partition} of ${this.#topics.nameOf(topic)} ends at ${found.next}, and ended at ${next}`
+      if (found.next < next)
+        return `partition ${partition} of topic ${this.#topics.nameOf(topic)} ends at offset ${found.next}, and ended at offset ${next} before`
     }
     return undefined
   }
@@ -515,6 +509,11 @@ class KafkaLog implements Log {
     if (base === undefined)
       throw new EngineError('LOG_TOPIC_UNKNOWN', `nothing has been copied to ${topic}/${partition}`, { topic, partition })
     return base
+  }
+
+  #beginProducer(of: Pick<Parameters<typeof Producer.begin>[0], 'ends' | 'lastTotal'>): Promise<Producer> {
+    const { connection, appendTimeoutMs } = this.#options
+    return Producer.begin({ connection, timeoutMs: appendTimeoutMs, topics: this.#topics, sizes: this.#sizes, ...of })
   }
 
   /** The first record and the next one, as the brokers count them. */
