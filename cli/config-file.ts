@@ -42,11 +42,11 @@ export function configRequest({ name, folder, source }: ConfigFile): ConfigReque
   const reader = interpolated(source, name, env)
   const files: Record<string, string> = {}
   let isWhole = true
-  for (const { path, offset } of functionFiles(reader))
+  for (const { path, offset, named } of functionFiles(reader))
     try {
       files[path] = functionText(resolve(folder, path), tellOutside)
     } catch (error) {
-      reader.wrong(offset, `file can not be read: ${errorText(error)}`)
+      reader.wrong(offset, `${named}: file ${path} can't be read: ${errorText(error)}`)
       isWhole = false
     }
   if (!isWhole) reader.refuse() // with the variables that are missing

@@ -44,10 +44,11 @@ export async function builtFunction(
     if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
     const because = error.code
     const { message, line, column = 1, file: mapped } = mistakeIn(error) ?? { message: error.message }
-    if (line === undefined) return { file, ...at, because, reason: `${ownFile === undefined ? '' : `${ownFile}: `}${message}` }
-    if (ownFile !== undefined) return { file, ...at, because, reason: `${mapped ?? ownFile}:${line}:${column}: ${message}` }
-    if (!exact) return { file, ...at, because, reason: error.message }
-    return { file, line: at.line + line - 1, column: at.column + column - 1, because, reason: `function "${fn.name}": ${message}` }
+    const named = `function "${fn.name}": `
+    if (line === undefined) return { file, ...at, because, reason: `${named}${ownFile === undefined ? '' : `${ownFile}: `}${message}` }
+    if (ownFile !== undefined) return { file, ...at, because, reason: `${named}${mapped ?? ownFile}:${line}:${column}: ${message}` }
+    if (!exact) return { file, ...at, because, reason: `${named}${error.message}` }
+    return { file, line: at.line + line - 1, column: at.column + column - 1, because, reason: `${named}${message}` }
   }
 }
 

@@ -18,6 +18,7 @@ import { FUNCTION_FIELDS } from '../../engine/state/function-kinds.ts'
 import { unfitFunction, usersOf } from '../../engine/state/functions.ts'
 import {
   NO_RESOURCES,
+  NOUN_OF,
   accountLock,
   ownLists,
   ownList,
@@ -117,10 +118,18 @@ export async function applyConfig(document: ConfigDocument, options: ApplyOption
     const left: string[] = []
     for (const { undo } of made.toReversed()) await undo().catch((reason: Error) => left.push(reason.message))
     if (left.length === 0) throw error
-    const text = `${errorText(error)}; what was made for it could not be dropped: ${left.join('; ')}`
+    const text = `${errorText(error)}; the slots or publications that were created for the file could not be dropped: ${left.join('; ')}`
     throw new EngineError('CONFIG_INVALID', text, {}, { cause: error })
   }
 }
+
+/** Where a resource stands in a document, and how messages name it. */
+type Place = Readonly<{ line: number; named: string }>
+
+const placeOf = (type: ResourceType, { line, input }: Readonly<{ line: number; input: Readonly<{ name: string }> }>): Place => ({
+  line,
+  named: `${NOUN_OF[type]} "${input.name}"`,
+})
 
 /** Gathers what is found in a document, to tell all of it at once. */
 class Findings {
@@ -138,18 +147,19 @@ class Findings {
     this.notices.push(`${this.#file}:${line}: ${text}`)
   }
 
-  wrong(line: number, error: unknown): void {
+  /** @param named the resource that is wrong, in messages */
+  wrong({ line, named }: Place, error: unknown): void {
     this.#cause ??= error
     const because = error instanceof EngineError ? { because: error.code } : {}
-    this.problems.push({ file: this.#file, line, reason: errorText(error), ...because })
+    this.problems.push({ file: this.#file, line, reason: `${named}: ${errorText(error)}`, ...because })
   }
 
   /** Takes in what the work is refused for. @throws EngineError CONFIG_INVALID: the state database itself fails, which ends it */
-  async at(line: number, work: () => Promise<void>): Promise<void> {
+  async at(place: Place, work: () => Promise<void>): Promise<void> {
     try {
       await work()
     } catch (error) {
-      this.wrong(line, error)
+      this.wrong(place, error)
       if (!(error instanceof EngineError) || error.code === 'STATE_UNAVAILABLE') this.refuse()
     }
   }
@@ -229,7 +239,7 @@ async function provisionAll(
       const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isAsBefore
       if (streamed.has(name) && isItsOwn)
         findings.notice(database.line, `${errorText(told)}; all else goes on without its source "${name}"`)
-      else findings.wrong(database.line, told)
+      else findings.wrong(placeOf('database', database), told)
     }
   }
   return { away, actions }
@@ -242,7 +252,7 @@ async function provisionAll(
 const withoutNetwork = ({ hostname, port, database }: Connection) =>
   new EngineError(
     'SOURCE_UNREACHABLE',
-    `the database ${database} at ${hostname}:${port} could not be reached, or let us not in; the log of the service says why`,
+    `the database ${database} at ${hostname}:${port} could not be reached, or refused the login; the log of the service says why`,
   )
 
 /** Waits for a server that is still starting, when the file says so. */
@@ -282,7 +292,7 @@ async function checkNames(
   for (const { line, input } of sinks) {
     const its = missing.get(input) ?? []
     const stored = known.sinks.find(({ name }) => name === input.name)
-    await findings.at(line, async () => refuseMissing(newNames(its, stored)))
+    await findings.at(placeOf('sink', { line, input }), async () => refuseMissing(newNames(its, stored)))
     for (const one of its) findings.notice(line, `the sink "${input.name}" ${reasonOf(one)}`)
   }
 }
@@ -315,7 +325,7 @@ async function buildFunctions(
     built.push({ line, input })
     if (known.functions.some(({ name, code }) => name === written.name && code === written.code)) continue
     for (const warning of await rehearse(input, ON_EXAMPLE, pool))
-      findings.notice(line, `the function "${written.name}" fails ${warning}; it is taken all the same`)
+      findings.notice(line, `the function "${written.name}" fails ${warning}; it is saved all the same`)
   }
   return built
 }
@@ -331,14 +341,17 @@ async function writeAll(
     ownList(edit.stored, type, edit.account.id).find((one) => one.name === name)
   const put = async <T extends ResourceType>(type: T, entries: readonly Entry<T>[]) => {
     for (const { line, input } of entries)
-      await findings.at(line, async () => {
+      await findings.at(placeOf(type, { line, input }), async () => {
         const before = storedUnder(type, input.name)
         edit = { ...edit, stored: withResource(edit.stored, type, await saveResource(edit, type, { input, before })) }
       })
   }
   const tokenChanges: ResourceChange[] = []
   for (const token of document.tokens)
-    await findings.at(token.line, async () => void tokenChanges.push(...(await writeToken(begun, token))))
+    await findings.at(
+      { line: token.line, named: `API token "${token.name}"` },
+      async () => void tokenChanges.push(...(await writeToken(begun, token))),
+    )
   await put('database', document.databases)
   await put('function', functions)
   await put('http_endpoint', document.endpoints)
@@ -362,7 +375,11 @@ async function writeAll(
       const { destination, name } = sink
       const its = Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, sink[field] === input.name ? input.name : null]))
       const unfit = isNamed({ type: 'sink', name }) ? undefined : unfitFunction({ ...its, destination }, [input])
-      if (unfit) findings.wrong(line, new EngineError('VALIDATION_FAILED', `the sink "${name}" has it: ${unfit.join(' ')}`))
+      if (unfit)
+        findings.wrong(
+          placeOf('function', { line, input }),
+          new EngineError('VALIDATION_FAILED', `the sink "${name}" uses this function: ${unfit.join(' ')}`),
+        )
     }
   findings.refuse()
   return tokenChanges

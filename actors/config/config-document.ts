@@ -34,7 +34,8 @@ const checkToken = checker(Token)
 /** Tokens have no resource of their own yet. */
 const TOKENS: FileSection<Readonly<{ name: string }>, Pick<Static<typeof Token>, 'name' | 'token'>> = {
   section: 'api_tokens',
-  schema: Token,
+  noun: 'API token',
+  schema: TokenForm,
   read: (entry) => {
     const { name, token } = checkToken(entry)
     return { name, token }
@@ -119,16 +120,16 @@ export function readDocument(
   const reader = interpolated(source, file, env, maxCharacters)
   const root = rootOf(reader)
   if (charactersIn(root, maxCharacters) > maxCharacters)
-    reader.fail(0, `has more than ${maxCharacters} characters where aliases (*) and variables stand for their texts`)
+    reader.fail(0, `the file has more than ${maxCharacters} characters once aliases (*) and variables are replaced`)
   const entries = Object.values(root).reduce((sum: number, forms) => sum + (Array.isArray(forms) ? forms.length : 0), 0)
-  if (entries > maxEntries) reader.fail(0, `has ${entries} entries, more than ${maxEntries}: apply it in parts`)
+  if (entries > maxEntries) reader.fail(0, `the file has ${entries} entries, more than ${maxEntries}: apply it in parts`)
   for (const [key, held] of Object.entries(root)) checkSection(reader, key, held)
   const account = accountNamed(reader, root['account'], stored.account)
   const tokens = entriesOf(reader, root, TOKENS)
   const { database, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
   const databases = entriesOf(reader, root, database, stored.databases)
   if (root['functions'] !== undefined && root['transforms'] !== undefined)
-    reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give one of them')
+    reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give only one of the two sections')
   const section = root['transforms'] === undefined ? 'functions' : 'transforms'
   const functions = entriesOf(reader, root, { ...functionForm, section }, [], read).map(({ i, ...fn }) => ({
     ...fn,
@@ -138,7 +139,10 @@ export function readDocument(
   const sinks = entriesOf(reader, root, sink, stored.sinks)
   const slots = databases.map(({ input: { connection: c, slotName } }) => `${c.hostname}:${c.port}/${slotName}`)
   for (const { i, input } of repeated(slots).flatMap((at) => databases[at] ?? []))
-    reader.wrong(reader.at('databases', i, 'slot'), `the slot "${input.slotName}" is already another database's: each needs its own`)
+    reader.wrong(
+      reader.at('databases', i, 'slot'),
+      `database "${input.name}": slot.name "${input.slotName}" is already the slot of another database; each database needs a slot of its own`,
+    )
   const { problems } = reader
   if (problems.length > 0) return { document: undefined, functions, problems }
   const unplaced = <T extends Readonly<{ i: number }>>(entries: readonly T[]) => entries.map(({ i: _i, ...entry }) => entry)
@@ -156,17 +160,17 @@ export function readDocument(
 }
 
 /**
- * Finds the files that the functions of a document name, and where it names them. @throws EngineError CONFIG_INVALID: nothing of it
- * can be read
+ * Finds the files that the functions of a document name, where it names them, and how messages name the function.
+ * @throws EngineError CONFIG_INVALID: nothing of it can be read
  */
-export function functionFiles(reader: ConfigReader): readonly Readonly<{ path: string; offset: number }>[] {
+export function functionFiles(reader: ConfigReader): readonly Readonly<{ path: string; offset: number; named: string }>[] {
   const root = rootOf(reader)
   return ['functions', 'transforms'].flatMap((section) => {
     const { [section]: forms } = root
     return (Array.isArray(forms) ? forms : []).flatMap((form: unknown, i) => {
-      const flat = flatFunction(form)
-      const path = fieldsOf(flat)['file']
-      return typeof path === 'string' && path !== '' ? [{ path, offset: reader.at(section, i, 'file') }] : []
+      const { name, file: path } = fieldsOf(flatFunction(form))
+      const named = entryNamed({ section, noun: RESOURCE_FORMS.function.noun }, name, i)
+      return typeof path === 'string' && path !== '' ? [{ path, offset: reader.at(section, i, 'file'), named }] : []
     })
   })
 }
@@ -178,8 +182,8 @@ function rootOf(reader: ConfigReader): Readonly<Record<string, unknown>> {
   } catch (error) {
     return reader.fail(0, errorText(error))
   }
-  if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside of what its anchor (&) holds')
-  if (!isObject(root)) return reader.fail(0, 'expected a mapping with account, api_tokens, databases and sinks')
+  if (isCircular(root)) return reader.fail(0, 'an alias (*) stands inside the value of its own anchor (&)')
+  if (!isObject(root)) return reader.fail(0, 'the file must be a mapping with account, api_tokens, databases and sinks')
   return Object.fromEntries(Object.entries(root).filter(([, section]) => section !== null))
 }
 
@@ -199,9 +203,9 @@ function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount
   if (form === undefined && stored) return stored.name
   if (form === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
   else {
-    const name = readAt(reader, ['account'], () => checkAccount(withoutNulls(Account, form)).name)
+    const name = readAt(reader, ['account'], () => checkAccount(withoutNulls(AccountForm, form)).name, 'account')
     if (name === undefined || !stored || name === stored.name) return name ?? ''
-    reader.wrong(reader.at('account', 'name'), `account.name is "${name}", and the token is of the account "${stored.name}"`)
+    reader.wrong(reader.at('account', 'name'), `account.name is "${name}", and the API token is of the account "${stored.name}"`)
   }
   return ''
 }
@@ -227,44 +231,49 @@ function checkSection(reader: ConfigReader, key: string, held: unknown): void {
 function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
   reader: ConfigReader,
   root: Readonly<Record<string, unknown>>,
-  { section, schema, notYet = [], flat = (entry) => entry, read }: FileSection<S, I>,
+  { section, noun, schema, notYet = [], flat = (entry) => entry, read }: FileSection<S, I>,
   known: readonly S[] = [],
   textOf?: (path: string) => string,
 ): (I & Readonly<{ line: number; i: number }>)[] {
   const given = root[section] ?? []
   if (!Array.isArray(given)) {
-    reader.wrong(reader.at(section), `${section}: expected a list`)
+    reader.wrong(reader.at(section), `the section "${section}" must be a list`)
     return []
   }
   const names = given.map((entry: unknown) => fieldsOf(entry)['name'])
-  for (const i of repeated(names)) reader.wrong(reader.at(section, i), `${section}: the name "${String(names[i])}" stands there twice`)
+  for (const i of repeated(names)) reader.wrong(reader.at(section, i), `${section}: the name "${String(names[i])}" is given twice`)
   return given.flatMap((one: unknown, i) => {
     const form = withoutNulls(schema, flat(one))
     if (!isObject(form)) {
-      reader.wrong(reader.at(section, i), 'expected a mapping')
+      reader.wrong(reader.at(section, i), `${section}, entry ${i + 1}: must be a mapping`)
       return []
     }
+    const named = entryNamed({ section, noun }, form['name'], i)
     const early = notYet.filter((key) => form[key] !== undefined && form[key] !== null && form[key] !== false)
-    for (const key of early) reader.wrong(reader.at(section, i, key), `${key} is not supported yet`)
+    for (const key of early) reader.wrong(reader.at(section, i, key), `${named}: ${key} is not supported yet`)
     const entry = Object.fromEntries(Object.entries(form).filter(([key]) => !notYet.includes(key)))
     const context = { known: known.find(({ name }) => name === entry['name']), textOf }
-    const said = readAt(reader, [section, i], () => read(entry, context))
+    const said = readAt(reader, [section, i], () => read(entry, context), named)
     return said && early.length === 0 ? [{ ...said, line: reader.line(reader.at(section, i)), i }] : []
   })
 }
 
+/** Names an entry in messages: by its name, or by its place where it has none. */
+const entryNamed = ({ section, noun }: Pick<FileSection<never, never>, 'section' | 'noun'>, name: unknown, i: number): string =>
+  typeof name === 'string' && name !== '' ? `${noun} "${name.slice(0, 100)}"` : `${section}, entry ${i + 1}`
+
 /**
- * Runs a function that reads a part of the document, and tells at the part's fields why it is refused. @returns what the work
- * gives; undefined: it is refused
+ * Runs a function that reads a part of the document, and tells at the part's fields why it is refused.
+ * @param named the part, in messages @returns what the work gives; undefined: it is refused
  */
-function readAt<T>(reader: ConfigReader, path: readonly (string | number)[], work: () => T): T | undefined {
+function readAt<T>(reader: ConfigReader, path: readonly (string | number)[], work: () => T, named: string): T | undefined {
   try {
     return work()
   } catch (error) {
     if (!(error instanceof EngineError) || error.code !== 'VALIDATION_FAILED') throw error
     for (const [field, reason] of Object.entries(error.context)) {
       const names = field === '' ? [] : field.split('.').map((part) => (/^\d+$/.test(part) ? Number(part) : part)) // a list is found by number
-      reader.wrong(reader.at(...path, ...names), `${field}${field && ' '}${reason}`)
+      reader.wrong(reader.at(...path, ...names), `${named}: ${field}${field && ' '}${reason}`)
     }
     return undefined
   }

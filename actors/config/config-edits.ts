@@ -95,7 +95,7 @@ export class ConfigEdits {
     const { store, resources, logger } = this.#options
     const pool = this.#options.pool.of(account.id)
     const signal = AbortSignal.any([this.#options.signal, gone])
-    if (signal.aborted) throw new EngineError('STOPPING', 'the client has gone before the turn of its configuration came')
+    if (signal.aborted) throw new EngineError('STOPPING', 'the client left before its configuration was read or applied')
     const document = await this.#read(given, storedOf(await resources.load(store.query), account), { pool, signal })
     return applyConfig(document, { store, resources, pool, signal, account, isTrial, logger })
   }

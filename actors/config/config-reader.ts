@@ -143,7 +143,7 @@ export class ConfigReader {
         if (whole.startsWith('$$') || !env) return whole.replace('$$', '$')
         const value = env[name] || fallback
         characters += value?.length ?? 0
-        if (characters > maxCharacters) this.fail(offset, `its variables are replaced by more than ${maxCharacters} characters`)
+        if (characters > maxCharacters) this.fail(offset, `the variables of the file are replaced by more than ${maxCharacters} characters`)
         if (value !== undefined) return value
         this.wrong(offset, `the variable ${name} is not set; give it a default as in \${${name}:-value}`)
         this.#unset.add(offset)

@@ -10,9 +10,9 @@ function answerTo({ yaml, file, variables, files, stored, maxEntries, maxCharact
   let left = maxCharacters
   const read = (path: string): string => {
     const text = files && Object.hasOwn(files, path) ? files[path] : undefined
-    if (text === undefined) throw new Error('it is not among the files of the request')
+    if (text === undefined) throw new Error('the request does not contain this file')
     left -= text.length
-    if (left < 0) throw new Error(`the files that functions name have more than ${maxCharacters} characters together`)
+    if (left < 0) throw new Error(`the files of the functions have more than ${maxCharacters} characters in total`)
     return text
   }
   try {

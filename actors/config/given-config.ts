@@ -34,7 +34,7 @@ export async function readGivenConfig(
 ): Promise<Outcome> {
   const { file } = given
   const bytes = Buffer.byteLength(given.yaml)
-  if (bytes > MAX_CONFIG_BYTES) throw refused(file, `it has ${bytes} bytes, more than ${MAX_CONFIG_BYTES}`)
+  if (bytes > MAX_CONFIG_BYTES) throw refused(file, `the file has ${bytes} bytes, more than ${MAX_CONFIG_BYTES}`)
   const asked: ThreadRequest = { ...given, stored, maxEntries: MAX_CONFIG_ENTRIES, maxCharacters: MAX_CONFIG_CHARACTERS }
   const thread = new Worker(new URL(import.meta.url.endsWith('.ts') ? './config-thread.ts' : './config-thread.js', import.meta.url), {
     resourceLimits: MEMORY,
@@ -50,10 +50,11 @@ export async function readGivenConfig(
     if ('code' in answer) throw new EngineError(answer.code, answer.message, answer.context)
     return answer
   } catch (error) {
-    if (limit?.aborted) throw refused(file, `reading it takes longer than ${LIMIT_MS / 1000} s; has it very many keys, anchors or aliases?`)
+    if (limit?.aborted)
+      throw refused(file, `reading the file takes longer than ${LIMIT_MS / 1000} s; does it have very many keys, anchors or aliases?`)
     if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was read', {}, { cause: error })
     if (error instanceof Error && 'code' in error && error.code === 'ERR_WORKER_OUT_OF_MEMORY')
-      throw refused(file, 'reading it takes too much memory; has it very many keys, anchors or aliases?')
+      throw refused(file, 'reading the file takes too much memory; does it have very many keys, anchors or aliases?')
     throw error
   } finally {
     await thread.terminate()

@@ -4,7 +4,7 @@ import { Type, type Static } from 'typebox'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { Name } from '../../engine/resource-name.ts'
 import type { Reason } from '../../engine/schema-reasons.ts'
-import type { DatabaseInput } from '../../engine/state/resource-store.ts'
+import { NOUN_OF, type DatabaseInput } from '../../engine/state/resource-store.ts'
 import { TlsMode } from '../../engine/state/resources.ts'
 import { checker, invalid, readOnly, type ResourceForm } from './form.ts'
 import { secretMeant } from './secret-form.ts'
@@ -81,6 +81,7 @@ const check = checker(DatabaseForm)
 /** Describes how databases stand in a file. */
 export const DATABASE: ResourceForm<'database', DatabaseEntry> = {
   section: 'databases',
+  noun: NOUN_OF.database,
   schema: DatabaseForm,
   notYet: ['primary'],
   read: (entry, { known }) => {
@@ -142,7 +143,7 @@ function connectionOf(
   if (form.ca_cert !== undefined && !isCertificate(form.ca_cert))
     here('ca_cert', 'is not a certificate in PEM, which begins with -----BEGIN CERTIFICATE-----')
   const ca = form.ca_cert === undefined ? {} : { caCert: form.ca_cert }
-  if (form.hostname?.includes('/')) here('hostname', 'must be a name or an address, not a folder of sockets')
+  if (form.hostname?.includes('/')) here('hostname', 'must be a host name or an IP address, not a folder with a Unix socket')
   if (form.url === undefined) {
     if (form.hostname === undefined) here('hostname', 'is missing (or give url)')
     if (form.database === undefined) here('database', 'is missing (or give url)')
@@ -151,7 +152,7 @@ function connectionOf(
     return hostname !== undefined && database !== undefined ? { hostname, port, database, username, password, ssl, ...ca } : undefined
   }
   for (const field of ['hostname', 'port', 'database', 'username', 'password'] as const)
-    if (form[field] !== undefined) here(field, 'is given beside url, which says it too')
+    if (form[field] !== undefined) here(field, 'is given beside url, which contains it: give one of the two')
   const parts = partsOfUrl(form.url)
   if (typeof parts !== 'string') {
     const password = secretMeant(parts.password, known, (reason) => here('url', `has a password that ${reason}`))
@@ -163,11 +164,11 @@ function connectionOf(
 
 /** Takes the URL of a database apart. @returns its parts, or the reason why it can't be used */
 export function partsOfUrl(text: string): Omit<Connection, 'ssl' | 'caCert'> | string {
-  if (!URL.canParse(text)) return 'is not postgresql://user:password@host:port/database'
+  if (!URL.canParse(text)) return 'must have the form postgresql://user:password@host:port/database'
   const url = new URL(text)
   if (url.protocol !== 'postgresql:' && url.protocol !== 'postgres:') return 'must begin with postgresql://'
-  if (url.search !== '') return 'has parameters; write them as fields, such as ssl'
-  if (![url.pathname, url.username, url.password].every(isDecodable)) return 'has a % that encodes nothing; write it as %25'
+  if (url.search !== '') return 'must have no parameters (behind ?): give them as fields, such as ssl'
+  if (![url.pathname, url.username, url.password].every(isDecodable)) return 'has a % that encodes no character: write it as %25'
   const database = decodeURIComponent(url.pathname.slice(1))
   if (url.hostname === '' || database === '') return 'names no host or no database'
   return {

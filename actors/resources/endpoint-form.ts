@@ -7,7 +7,7 @@ import { Type } from 'typebox'
 import { isHeader, MAX_HEADERS } from '../../engine/net/http-header.ts'
 import { withoutLogin, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import { Name, isName } from '../../engine/resource-name.ts'
-import type { EndpointInput } from '../../engine/state/resource-store.ts'
+import { NOUN_OF, type EndpointInput } from '../../engine/state/resource-store.ts'
 import { type Reason } from '../../engine/schema-reasons.ts'
 import { isObject } from '../../engine/json.ts'
 import { invalid, readOnly, type ResourceForm } from './form.ts'
@@ -105,12 +105,14 @@ export function endpointChanges(endpoint: HttpEndpoint, body: Body): Partial<End
 /** Describes how HTTP endpoints stand in a file. */
 export const ENDPOINT: ResourceForm<'http_endpoint', Readonly<{ input: EndpointInput }>> = {
   section: 'http_endpoints',
+  noun: NOUN_OF.http_endpoint,
   schema: EndpointIn,
   read: (entry, { known }) => {
     const isTold = isSummary(entry['encrypted_headers'])
-    if (isTold && !known) throw invalid([['encrypted_headers', 'are told only by their number: give them themselves']])
+    if (isTold && !known)
+      throw invalid([['encrypted_headers', 'is a summary, which has only the number of headers: give the headers with their values']])
     const { url, ...input } = newEndpoint(isTold ? { ...entry, encrypted_headers: known?.encryptedHeaders } : entry, known)
-    if (url === undefined) throw invalid([['webhook.site', 'is for the API: a file names its addresses']])
+    if (url === undefined) throw invalid([['webhook.site', 'is only for the API: give url in a file']])
     return { input: { ...input, url } }
   },
   entry: ({ name, kind, url, headers, encryptedHeaders }, secret) => {
@@ -135,10 +137,10 @@ function read(
   const { name, url, path, headers, encrypted_headers: encrypted } = body
   if (name !== undefined) {
     if (typeof name === 'string' && isName(name)) changes.name = name
-    else reasons.push(['name', 'must be letters, digits, "_", "." and "-"'])
+    else reasons.push(['name', 'may have only letters, digits, "_", "." and "-"'])
   }
   if (isLocal) {
-    if (url !== undefined) reasons.push(['url', 'cannot be set of a local endpoint'])
+    if (url !== undefined) reasons.push(['url', 'cannot be set for a local endpoint'])
     if (path !== undefined && (typeof path !== 'string' || !/^(?:\/[^\s?#]*)?$/.test(path)))
       reasons.push(['path', 'must be a text that begins with /'])
     else if (path !== undefined) changes.url = path
@@ -161,8 +163,8 @@ function read(
 }
 
 function wrongUrl(url: unknown): string | undefined {
-  if (typeof url !== 'string' || url === '') return 'must be an address'
-  if (url.length > MAX_URL) return `must be at most ${MAX_URL} characters`
+  if (typeof url !== 'string' || url === '') return 'must be a URL, http:// or https://'
+  if (url.length > MAX_URL) return `must have at most ${MAX_URL} characters`
   const [, scheme, authority = ''] = /^([a-z][a-z0-9+.-]*):\/\/([^/?#]*)/i.exec(url) ?? []
   if (scheme === undefined || !/^https?$/i.test(scheme)) return 'must begin with http:// or https://'
   const host = authority.replace(/^.*@/, '')
@@ -182,7 +184,7 @@ function headersOf(given: unknown, field: string, reasons: Reason[]): Record<str
     reasons.push([field, 'must be an object, or a list of key and value'])
     return {}
   }
-  if (entries.length > MAX_HEADERS) reasons.push([field, `must be at most ${MAX_HEADERS}`])
+  if (entries.length > MAX_HEADERS) reasons.push([field, `must have at most ${MAX_HEADERS} headers`])
   const headers: Record<string, string> = Object.create(null)
   for (const [key, value] of entries) {
     const text = typeof value === 'number' || typeof value === 'boolean' ? String(value) : value // as YAML reads what has no quotes

@@ -1,8 +1,9 @@
 /** The form of a function in requests and in the configuration file: the fields that depend on its type. Nothing here does I/O. */
 import { Type } from 'typebox'
-import { EngineError, errorText } from '../../engine/errors.ts'
+import { errorText, fieldRefused } from '../../engine/errors.ts'
 import { Name } from '../../engine/resource-name.ts'
 import { FUNCTION_TYPES, type FunctionType } from '../../engine/state/function-kinds.ts'
+import { NOUN_OF } from '../../engine/state/resource-store.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import type { RouteTrial } from '../../transforms/trial.ts'
@@ -43,31 +44,33 @@ export function sinkTypeOf(given: string | null | undefined): string | null {
   const kind = kindOf({ type: given })
   if (kind !== undefined && ROUTED.includes(kind)) return kind
   const can = `functions route to ${ROUTED.join(', ')}`
-  throw wrong('sink_type', kind === undefined ? unknownType(given, can) : `must be one of ${ROUTED.join(', ')}`)
+  throw fieldRefused('sink_type', kind === undefined ? unknownType(given, can) : `must be one of ${ROUTED.join(', ')}`)
 }
 
 /** Describes how functions stand in a file. */
 export const FUNCTION: ResourceForm<'function', FunctionEntry> = {
   section: 'functions',
+  noun: NOUN_OF.function,
   schema: FunctionForm,
   flat: flatFunction,
   read: (entry, { textOf }) => {
     const { name, type, description = null, code, file, path, sink_type } = check(entry)
     const sinkType = sinkTypeOf(sink_type)
-    if (type === 'routing' && sinkType === null) throw wrong('sink_type', 'is missing: the type of the sinks that it routes to')
-    if (type !== 'routing' && sink_type !== undefined) throw wrong('sink_type', 'is of functions of type routing')
+    if (type === 'routing' && sinkType === null)
+      throw fieldRefused('sink_type', 'is missing: give the type of the sinks that the function routes to')
+    if (type !== 'routing' && sink_type !== undefined) throw fieldRefused('sink_type', 'is only for functions of type routing')
     if (type === 'path') {
-      if (path === undefined) throw wrong('path', 'is missing: path: record.id')
+      if (path === undefined) throw fieldRefused('path', 'is missing: give it as in path: record.id')
       return { name, type, description, sinkType, code: path }
     }
-    if (path !== undefined) throw wrong('path', 'is of functions of type path')
-    if ((code === undefined) === (file === undefined)) throw wrong('code', 'or file must be given, and one of them only')
+    if (path !== undefined) throw fieldRefused('path', 'is only for functions of type path')
+    if ((code === undefined) === (file === undefined)) throw fieldRefused('code', 'or file must be given, and only one of the two')
     if (file === undefined) return { name, type, description, sinkType, code: code ?? '' }
-    if (!textOf) throw wrong('file', 'can only be read beside a file: give code')
+    if (!textOf) throw fieldRefused('file', 'can be given only in a configuration file on disk: give code instead')
     try {
       return { name, type, description, sinkType, code: textOf(file), file }
     } catch (error) {
-      throw wrong('file', `can not be read: ${errorText(error)}`)
+      throw fieldRefused('file', `${file} can't be read: ${errorText(error)}`)
     }
   },
   entry: ({ name, type, description, sinkType, code }) => ({
@@ -94,10 +97,8 @@ export function flatFunction(form: unknown): unknown {
 export function codeIn(type: FunctionType, { code, path }: { code?: string | undefined; path?: string | undefined }): string {
   const [field, given, other] = type === 'path' ? (['path', path, code] as const) : (['code', code, path] as const)
   if (given !== undefined && other === undefined) return given
-  throw wrong(field, given === undefined ? 'is missing' : 'is what this type has, and nothing beside it')
+  throw fieldRefused(field, given === undefined ? 'is missing' : 'must be given alone: code and path exclude each other')
 }
-
-const wrong = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
 
 /**
  * Makes a function that says what a routing function's result comes to. @param destination of the sink that it is tried for;

@@ -1,5 +1,5 @@
 /** Trial runs of functions, apart from those at work: on messages that are given, on the last ones of a table, or on an example. */
-import { EngineError } from '../../engine/errors.ts'
+import { EngineError, fieldRefused } from '../../engine/errors.ts'
 import { parseExact } from '../../engine/json.ts'
 import { databaseMetadata } from '../../engine/message-metadata.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
@@ -50,10 +50,10 @@ export async function runTrial(
   const { sinkType = null } = written
   const { destination } = given.sink === undefined ? {} : (resources.find('sink', account.id, given.sink) ?? {})
   if (given.sink !== undefined && destination?.type !== sinkType)
-    throw refused('sink', destination ? `names a sink of type ${destination.type}` : 'names a sink that does not exist')
+    throw fieldRefused('sink', destination ? `names a sink of type ${destination.type}` : 'names a sink that does not exist')
   const database = given.database === undefined ? undefined : resources.find('database', account.id, given.database)
-  if (given.database !== undefined && !database) throw refused('database', 'names one that does not exist')
-  if (given.table !== undefined && !database) throw refused('database', 'is missing: which one has the table', 'database is missing')
+  if (given.database !== undefined && !database) throw fieldRefused('database', 'names a database that does not exist')
+  if (given.table !== undefined && !database) throw fieldRefused('database', 'is missing: name the database that has the table')
   const ofTable = given.table === undefined || !database ? undefined : await messagesOf(database, given.table, recent)
   const messages = ofTable?.messages ?? given.messages?.map(trialMessage)
   const query = ofTable && user && user.databaseId === database?.id ? enrichmentOf(user) : undefined
@@ -84,9 +84,6 @@ async function madeUp(connection: Connection, table: string): Promise<TrialMessa
     return await syntheticMessage(connection, table)
   } catch (error) {
     if (!(error instanceof EngineError) || error.code !== 'ARGUMENT_INVALID') throw error
-    throw new EngineError('VALIDATION_FAILED', `table: ${error.message}`, { table: 'is not one of the database' }, { cause: error })
+    throw new EngineError('VALIDATION_FAILED', `table: ${error.message}`, { table: 'does not exist in the database' }, { cause: error })
   }
 }
-
-const refused = (field: string, reason: string, message = `${field} ${reason}`) =>
-  new EngineError('VALIDATION_FAILED', message, { [field]: reason })

@@ -2,7 +2,7 @@
  * Edits of the resources that users set up. Each is one transaction, in which it is checked against what is stored at that moment,
  * and has taken effect here when it settles. A configuration file makes the same edits, all of its own in one transaction.
  */
-import { EngineError } from '../../engine/errors.ts'
+import { EngineError, fieldRefused } from '../../engine/errors.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { endpointName } from '../../engine/state/destinations.ts'
 import { unfitFunction, usersOf, type StoredFunction } from '../../engine/state/functions.ts'
@@ -57,7 +57,10 @@ const RULES: { readonly [T in ResourceType]: EditRules<T> } = {
     refuseForUsers: ({ stored, account }, { name }, after) => {
       const users = stored.sinks.filter((sink) => sink.accountId === account.id && endpointName(sink.destination) === name)
       if (after || users.length === 0) return
-      throw new EngineError('RESOURCE_IN_USE', `the HTTP endpoint "${name}" is in use by ${quoted(users).slice(0, 500)}`)
+      throw new EngineError(
+        'RESOURCE_IN_USE',
+        `the HTTP endpoint "${name}" is in use by the sink${users.length > 1 ? 's' : ''} ${quoted(users).slice(0, 500)}`,
+      )
     },
   },
   function: {
@@ -174,23 +177,23 @@ async function deleteResource<T extends ResourceType>(edit: Edit, type: T, id: s
 function refuseSink(edit: Edit, input: SinkInput, before: Sink | undefined): void {
   const { destination } = input
   const database = ownOf(edit, 'database').find(({ name }) => name === input.database)
-  if (!database) throw new EngineError('NOT_FOUND', `the database "${input.database}" is not known`)
-  if (before && before.databaseId !== database.id) throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot change')
+  if (!database) throw new EngineError('NOT_FOUND', `there is no database "${input.database}"`)
+  if (before && before.databaseId !== database.id) throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot be changed')
   if (before && before.destination.type !== destination.type)
-    throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot change (it is "${before.destination.type}")`)
+    throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot be changed (it is "${before.destination.type}")`)
   const endpoint = endpointName(destination)
   if (endpoint !== undefined && !ownOf(edit, 'http_endpoint').some(({ name }) => name === endpoint))
     throw new EngineError('VALIDATION_FAILED', `there is no HTTP endpoint "${endpoint}"`, {
       'destination.http_endpoint': `names "${endpoint}", which does not exist`,
     })
   const unfit = unfitFunction(input, ownOf(edit, 'function'))
-  if (unfit) throw new EngineError('VALIDATION_FAILED', unfit.join(' '), Object.fromEntries([unfit]))
+  if (unfit) throw fieldRefused(...unfit)
 }
 
 function refuseForSinks(edit: Edit, before: StoredFunction, after?: InputOf<'function'>): void {
   const users = usersOf(before, edit.stored.sinks)
   if (!after && users.length > 0) {
-    const reason = `is attached to the sink${users.length > 1 ? 's' : ''} ${quoted(users)}: "none" in its place takes it away`
+    const reason = `is attached to the sink${users.length > 1 ? 's' : ''} ${quoted(users)}: set "none" there to detach it`
     throw new EngineError('VALIDATION_FAILED', `the function "${before.name}" ${reason}`, { name: reason })
   }
   if (!after) return
@@ -199,7 +202,7 @@ function refuseForSinks(edit: Edit, before: StoredFunction, after?: InputOf<'fun
     const [field, why] = unfitFunction(sink, functions) ?? []
     if (field === undefined) continue
     const reason = `of the sink "${sink.name}" ${why}`
-    throw new EngineError('VALIDATION_FAILED', `${field} ${reason}`, { [field]: reason })
+    throw fieldRefused(field, reason)
   }
 }
 

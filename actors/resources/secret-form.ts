@@ -38,7 +38,7 @@ export function shownUrl(url: string, secret: (text: string) => string = obfusca
 export function urlMeant(given: string, stored: string | undefined, tell: (reason: string) => void): string {
   if (stored !== undefined && given === shownUrl(stored)) return stored
   if (given !== stored && queryOf(given).some(([, value]) => value !== undefined && isObfuscated(value)))
-    tell('has a key as it is shown, and not of the stored one: give the whole one')
+    tell('has a shortened key, as answers show keys, and not that of the stored URL: give the whole key')
   return given
 }
 
@@ -67,7 +67,9 @@ const isObfuscated = (text: string): boolean => /^(?:\*{1,5}|.\*{4,7}.|.{3}\*{6,
 export function secretMeant(given: string, stored: unknown, tell: (reason: string) => void): string {
   if (typeof stored === 'string' && given === obfuscated(stored)) return stored
   if (given !== stored && isObfuscated(given))
-    tell(`is a secret as it is shown${stored === undefined ? '' : ', and not the stored one'}: give the whole one`)
+    tell(
+      `is a shortened secret, as answers show secrets${stored === undefined ? '' : ', and not of the stored one'}: give the whole secret`,
+    )
   return given
 }
 

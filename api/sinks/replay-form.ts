@@ -1,6 +1,6 @@
 /** The form of a request for a replay, and of its answer. Nothing here does I/O. */
 import { Type } from 'typebox'
-import { EngineError } from '../../engine/errors.ts'
+import { fieldRefused } from '../../engine/errors.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
@@ -48,18 +48,19 @@ const GREATEST_LSN = 2n ** 64n - 1n
 
 /** Reads where a replay goes back to. @throws EngineError VALIDATION_FAILED: names each wrong field */
 export function replayTarget(body: Readonly<Record<string, unknown>>, sink: Sink, now = Date.now()): ReplayTarget {
-  for (const name of Object.keys(body)) if (!KNOWN.has(name)) throw refused(name.slice(0, 60), 'is not a field of a replay')
+  for (const name of Object.keys(body)) if (!KNOWN.has(name)) throw fieldRefused(name.slice(0, 60), 'is not a field of a replay')
   const given = WAYS.filter((name) => body[name] !== undefined && body[name] !== null)
-  if (given.length === 0) throw refused('time', 'is missing: say one of time, lsn and offset')
+  if (given.length === 0) throw fieldRefused('time', 'is missing: give one of time, lsn and offset')
   const [first, second] = given
-  if (second !== undefined) throw refused(second, `cannot stand beside ${first}`)
+  if (second !== undefined) throw fieldRefused(second, `cannot be given beside ${first}`)
   const { time, lsn, offset, partition, generation } = body
   if (offset === undefined || offset === null) {
     for (const [name, value] of Object.entries({ partition, generation }))
-      if (value !== undefined && value !== null) throw refused(name, 'can stand beside offset only')
+      if (value !== undefined && value !== null) throw fieldRefused(name, 'can be given with offset only')
     return given[0] === 'time' ? { fromUs: microseconds(time, now) } : { lsn: lsnOf(lsn) }
   }
-  if ((partition === undefined || partition === null) && sink.partitions > 1) throw refused('partition', 'is missing: the sink has several')
+  if ((partition === undefined || partition === null) && sink.partitions > 1)
+    throw fieldRefused('partition', 'is missing: the sink has several partitions')
   return {
     offset: whole('offset', offset, 0),
     partition: whole('partition', partition ?? 0, 0),
@@ -71,9 +72,9 @@ function microseconds(time: unknown, now: number): number {
   const [, minute, second = '00', fraction = '', zone = ''] = (typeof time === 'string' && TIME.exec(time)) || []
   const ms = Date.parse(`${minute}:${second}${zone.toUpperCase()}`)
   if (minute === undefined || Number.isNaN(ms))
-    throw refused('time', 'must be a time in ISO 8601 with its zone, such as 2025-02-03T04:05:06Z')
+    throw fieldRefused('time', 'must be a time in ISO 8601 with its zone, such as 2025-02-03T04:05:06Z')
   const us = ms * 1000 + Number(fraction.padEnd(6, '0').slice(0, 6))
-  if (us > now * 1000) throw refused('time', 'lies in the future')
+  if (us > now * 1000) throw fieldRefused('time', 'must not be in the future')
   return us
 }
 
@@ -84,12 +85,10 @@ function lsnOf(lsn: unknown): Lsn {
     if (/^\d{1,20}$/.test(text) && BigInt(text) <= GREATEST_LSN) return BigInt(text)
     if (/^[0-9A-F]{1,8}\/[0-9A-F]{1,8}$/i.test(text)) return parseLsn(text)
   }
-  throw refused('lsn', 'must be a position such as "16/B374D848", or a commit_lsn as whole number')
+  throw fieldRefused('lsn', 'must be an LSN such as "16/B374D848", or a commit_lsn as a whole number')
 }
 
 function whole(name: string, value: unknown, least: number): number {
   if (typeof value === 'number' && Number.isSafeInteger(value) && value >= least) return value
-  throw refused(name, `must be a whole number from ${least}`)
+  throw fieldRefused(name, `must be a whole number from ${least}`)
 }
-
-const refused = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}.`, { [field]: reason })

@@ -189,7 +189,7 @@ test('asterisks never become a secret: those of no stored one are refused at the
   assert.equal(refused.status, 422)
   assert.match(
     refused.summary,
-    /^shop\.yaml:\d+:\d+: encrypted_headers is a secret as it is shown.*\nshop\.yaml:\d+:\d+: destination\.auth_value is a secret as it is shown/,
+    /^shop\.yaml:\d+:\d+: HTTP endpoint "\w+": encrypted_headers is a shortened secret.*\nshop\.yaml:\d+:\d+: sink "\w+": destination\.auth_value is a shortened secret/,
   )
   assert.equal(await exported('?show-sensitive=true'), whole)
   const plan = await call('plan', whole.replace('elastic:a-password', 'elastic:b-password'))
@@ -213,11 +213,11 @@ users: []
   assert.deepEqual(
     refused.summary.split('\n').map((line) => line.slice(0, 48)),
     [
-      'shop.yaml:1:18: account.name is "somebody", and the token is of the account "faults"',
+      'shop.yaml:1:18: account.name is "somebody", and the API token is of the account "faults"',
       'shop.yaml:3:58: function "bad": Expression expected',
-      'shop.yaml:4:42: file can not be read: it is not among the files of the request',
-      'shop.yaml:5:41: broken.ts:2:6: Expression expected',
-      'shop.yaml:7:87: colour is not a field of a sink',
+      'shop.yaml:4:42: function "gone": file gone.ts can\'t be read: the request does not contain this file',
+      'shop.yaml:5:41: function "broken": broken.ts:2:6: Expression expected',
+      'shop.yaml:7:87: sink "new": colour is not a field of a sink',
       'shop.yaml:8:1: the section "users" is not supported yet',
     ].map((line) => line.slice(0, 48)),
   )
@@ -228,7 +228,7 @@ users: []
   assert.equal(names.status, 422)
   assert.match(
     names.summary,
-    /^yaml:2: .*public\.goodz.*\nyaml:3: .*"nowhere" is not known\nyaml:5: the sink "goods" has it: transform names "masked", which is a function of type filter$/,
+    /^yaml:2: sink "new": .*public\.goodz.*\nyaml:3: sink "new2": there is no database "nowhere"\nyaml:5: function "masked": the sink "goods" uses this function: transform names "masked", which is a function of type filter$/,
   )
   assert.equal(await exported('?show-sensitive=true'), before)
   assert.equal((await call('plan', 'sinks: [')).status, 422)
@@ -241,16 +241,16 @@ users: []
 test('a configuration that is large, or slow to read, is refused, and everyone else is answered meanwhile', async () => {
   const many = (count: number, entry: (i: number) => string) => Array.from({ length: count }, (_, i) => entry(i)).join('')
   const large = await call('plan', `# ${'x'.repeat(1_100_000)}`)
-  assert.deepEqual([large.status, large.summary], [422, 'yaml: it has 1100002 bytes, more than 1048576'])
+  assert.deepEqual([large.status, large.summary], [422, 'yaml: the file has 1100002 bytes, more than 1048576'])
   const entries = await call('plan', `http_endpoints:\n${many(1001, (i) => `- {name: e${i}, url: "http://h/"}\n`)}`)
-  assert.deepEqual([entries.status, entries.summary], [422, 'yaml:1:1: has 1001 entries, more than 1000: apply it in parts'])
+  assert.deepEqual([entries.status, entries.summary], [422, 'yaml:1:1: the file has 1001 entries, more than 1000: apply it in parts'])
   const read = new AbortController()
   const slow = call(
     'apply',
     many(40_000, (i) => `k${i}: 1\n`),
   ).finally(() => read.abort())
   while (!read.signal.aborted) assert.ok((await calmMs(() => service.get('/health'))) < 1_000)
-  assert.match((await slow).summary, /^yaml: reading it takes longer than 10 s; has it very many keys, anchors or aliases\?$/)
+  assert.match((await slow).summary, /^yaml: reading the file takes longer than 10 s; does it have very many keys, anchors or aliases\?$/)
 })
 
 test('whoever goes while a database is awaited ends the waiting, and it is never asked without a pause', async () => {
@@ -291,11 +291,11 @@ test('what a database that is not known answers with, or whether it is there, is
   for (const [hostname, at] of places) {
     const database = { name: 'unknown', hostname, port: at, database: 'd', username: 'nobody_of_this_name', ssl: false, slot: { name: 's' }, publication: { name: 'p' } } // prettier-ignore
     const { status, summary } = await call('apply', { databases: [database] })
-    assert.deepEqual([status, summary], [422, `yaml:2: the database d at ${hostname}:${at} could not be reached, or let us not in; the log of the service says why`]) // prettier-ignore
+    assert.deepEqual([status, summary], [422, `yaml:2: database "unknown": the database d at ${hostname}:${at} could not be reached, or refused the login; the log of the service says why`]) // prettier-ignore
   }
   assert.match(service.log(), /ECONNREFUSED[^]*EGRESS_REFUSED/)
   const folder = await call('plan', { databases: [{ name: 'unknown', hostname: '/var/run', database: 'd', slot: { name: 's' }, publication: { name: 'p' } }] }) // prettier-ignore
-  assert.match(folder.summary, /hostname must be a name or an address, not a folder of sockets/)
+  assert.match(folder.summary, /hostname must be a host name or an IP address, not a folder with a Unix socket/)
 })
 
 test('sinks that are deleted right after they were made end without a word of trouble', async () => {

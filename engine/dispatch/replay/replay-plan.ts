@@ -3,7 +3,7 @@
  * in the log. Only looks: the log's facts stay true, so a plan may be made while the sink delivers, and is checked against
  * what is kept when it is put into effect (replay.ts).
  */
-import { EngineError } from '../../errors.ts'
+import { EngineError, fieldRefused } from '../../errors.ts'
 import type { Log } from '../../log/log.ts'
 import { formatLsn, type Lsn } from '../../lsn.ts'
 import { belowTransaction, comparePositions, endOfTransaction, positionBefore, type Position } from '../../position.ts'
@@ -93,17 +93,15 @@ async function positionOfRecord(
   { offset, partition, generation: named }: Extract<ReplayTarget, { offset: number }>,
 ): Promise<Position | 'the end' | undefined> {
   const generation = named === undefined ? generations.at(-1) : generations.find((each) => each.generation === named)
-  if (!generation) throw refused('generation', `${named ?? ''} is none of those that were delivered`)
+  if (!generation) throw fieldRefused('generation', `${named ?? ''} is not a generation that the sink has delivered`)
   const { points } = generation
-  if (partition >= points.length) throw refused('partition', `must be below ${points.length}`)
+  if (partition >= points.length) throw fieldRefused('partition', `must be below ${points.length}`)
   if (!kept.includes(generation) || (points[partition]?.[0]?.offset ?? generation.begins[partition] ?? 0) > offset) return undefined
   const { next } = await log.stats(generation.reader, partition)
-  if (offset > next) throw refused('offset', `must be at most ${next}, where partition ${partition} ends`)
+  if (offset > next) throw fieldRefused('offset', `must be at most ${next}, where partition ${partition} ends`)
   const first = await firstAt(log, generation, partition, offset)
   return first ? positionBefore(first) : (kept[kept.indexOf(generation) + 1]?.opensAt ?? 'the end')
 }
-
-const refused = (field: string, reason: string) => new EngineError('VALIDATION_FAILED', `${field} ${reason}.`, { [field]: reason })
 
 async function seekAll(of: PlanOf, generation: KnownGeneration, sought: Sought): Promise<ReplayPlace[]> {
   const { points } = generation
@@ -133,7 +131,10 @@ async function outOfWindow(of: PlanOf, kept: readonly KnownGeneration[], { above
   const position = above ? endOfTransaction(above.history, above.lsn) : undefined
   const first = await firstOf(of, kept, position ? { position } : { fromUs: -Infinity })
   if (!first)
-    return new EngineError('REPLAY_OUT_OF_WINDOW', `the replay window of sink "${of.sink.name}" does not reach back so far, and is empty`)
+    return new EngineError(
+      'REPLAY_OUT_OF_WINDOW',
+      `the replay window of sink "${of.sink.name}" is empty: it keeps no acknowledged messages`,
+    )
   const lsn = formatLsn(first.position.lsn)
   const time = timeOf(first.commitTimeUs)
   return new EngineError('REPLAY_OUT_OF_WINDOW', `the replay window of sink "${of.sink.name}" begins at ${time} (LSN ${lsn})`, {

@@ -106,9 +106,15 @@ test('when a part fails nothing of the file stays: no resource, no slot, no publ
   await using s = await stage()
   const slot = `s_${s.source.name}`
   const broken = config(s.source, slot, '  - { name: other, database: elsewhere, source: {}, destination: { type: sequin_stream } }')
-  await assert.rejects(s.apply(broken), { code: 'CONFIG_INVALID', message: /^shop\.yaml:16: the database "elsewhere" is not known/ })
+  await assert.rejects(s.apply(broken), {
+    code: 'CONFIG_INVALID',
+    message: /^shop\.yaml:16: sink "other": there is no database "elsewhere"$/,
+  })
   const named = `${config(s.source, slot)}functions:\n  - { name: names, type: enrichment, file: names.sql }\n`
-  await assert.rejects(s.apply(named), { code: 'CONFIG_INVALID', message: /^shop\.yaml:17:44: names\.sql: code must contain \$1/ })
+  await assert.rejects(s.apply(named), {
+    code: 'CONFIG_INVALID',
+    message: /^shop\.yaml:17:44: function "names": names\.sql: code must contain \$1/,
+  })
   assert.deepEqual(await slotsOf(s.source), [])
   assert.deepEqual(await publicationsOf(s.source), [])
   assert.deepEqual((await s.load()).sinks, [])
@@ -123,9 +129,9 @@ test('all that fails is told at once, in the order of the file', async () => {
     .replace('sinks:', `  - { name: away, url: "postgresql://u:p@127.0.0.1:1/d", slot_name: a, publication_name: a }\nsinks:`)
   await assert.rejects(s.apply(file), (error: Error) => {
     const lines = error.message.split('\n')
-    assert.match(lines[0] ?? '', /^shop\.yaml:14: the database d at 127\.0\.0\.1:1: connect ECONNREFUSED/)
-    assert.match(lines[1] ?? '', /^shop\.yaml:16: .*public\.goodz, which the source database does not have/)
-    assert.match(lines[2] ?? '', /^shop\.yaml:17: the database "elsewhere" is not known/)
+    assert.match(lines[0] ?? '', /^shop\.yaml:14: database "away": the database d at 127\.0\.0\.1:1: connect ECONNREFUSED/)
+    assert.match(lines[1] ?? '', /^shop\.yaml:16: sink "\w+": .*public\.goodz, which the source database does not have/)
+    assert.match(lines[2] ?? '', /^shop\.yaml:17: sink "other": there is no database "elsewhere"$/)
     assert.equal(lines.length, 3)
     return true
   })
@@ -137,7 +143,7 @@ test('a slot or publication that may not be created is told with the SQL that ma
   const slot = `s_${s.source.name}`
   const neither = config(s.source, slot).replaceAll('create_if_not_exists: true', 'create_if_not_exists: false')
   await assert.rejects(s.apply(neither), {
-    message: new RegExp(`shop.yaml:5: the publication "${slot}" does not exist; run: create publication "${slot}"`),
+    message: new RegExp(`shop.yaml:5: database "shop": the publication "${slot}" does not exist; run: create publication "${slot}"`),
   })
   await s.source.query(`create publication "${slot}" for table goods`)
   await assert.rejects(s.apply(neither), { message: /the slot .* does not exist; run: select pg_create_logical_replication_slot/ })
@@ -207,7 +213,7 @@ test('a server that can not be reached is told with its address', async () => {
   const unreachable = config(s.source, 'slot').replace(`port: ${s.source.connection.port}`, 'port: 1')
   await assert.rejects(s.apply(unreachable), {
     code: 'CONFIG_INVALID',
-    message: /shop\.yaml:5: the database .* at .*:1: connect ECONNREFUSED/,
+    message: /shop\.yaml:5: database "shop": the database .* at .*:1: connect ECONNREFUSED/,
   })
 })
 

@@ -48,7 +48,7 @@ test('what is no place is refused with the field and the reason, and nothing is 
     [{ lsn: '16-B374D848' }, 'lsn', /16\/B374D848/],
     [{ lsn: -1 }, 'lsn', /whole number/],
     [{ lsn: 1.5 }, 'lsn', /whole number/],
-    [{ lsn: '99999999999999999999' }, 'lsn', /position/],
+    [{ lsn: '99999999999999999999' }, 'lsn', /must be an LSN such as/],
     [{ offset: '7' }, 'offset', /whole number/],
     [{ offset: 7, partition: -1 }, 'partition', /whole number/],
     [{ offset: 7, generation: 0 }, 'generation', /from 1/],
