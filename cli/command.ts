@@ -65,7 +65,10 @@ export function command<const O extends Options = {}, Verb extends string = neve
       if (values['help'] === true) return print(help(name))
       const [verb = '', given = '', ...more] = verbs ? positionals : ['', ...positionals]
       const isWanted = word !== undefined && !word[0].startsWith('[')
-      if (!isVerb(verb) || more.length > 0 || (isWanted && given === '') || (!word && given !== '')) throw new UsageError()
+      if (!isVerb(verb)) throw new UsageError(`${verb === '' ? 'what to do is missing' : `"${verb}" is not known`}: give ${oneOf(verbs)}`)
+      if (isWanted && given === '') throw new UsageError(`${word[0]} is missing: ${word[1]}`)
+      const [extra] = word || given === '' ? more : [given]
+      if (extra !== undefined) throw new UsageError(`"${extra}" is one argument too many`)
       return run({ verb, word: given, values: values as Values<O> }) // as the options say of each
     },
   }
@@ -80,6 +83,8 @@ function parsed(args: readonly string[], options: Options, allowPositionals: boo
     throw new UsageError(errorText(error))
   }
 }
+
+const oneOf = (verbs: object = {}): string => Object.keys(verbs).join(' or ')
 
 /** Prints a line. */
 export const print = (line: string): void => void process.stdout.write(`${line}\n`)

@@ -19,7 +19,7 @@ type Options = Access & Readonly<{ 'auto-approve'?: boolean; 'show-sensitive'?: 
 export async function config(verb: 'plan' | 'apply' | 'export' | 'interpolate', file: string, options: Options): Promise<void> {
   const { output, 'show-sensitive': isSensitive = false, 'auto-approve': isApproved = false } = options
   if (verb === 'export') {
-    if (file !== '') throw new UsageError()
+    if (file !== '') throw new UsageError(`config export takes no file ("${file}" came): it prints to the standard output`)
     const ask = await service(options)
     const { yaml } = await ask('GET', `/config/export${isSensitive ? '?show-sensitive=true' : ''}`)
     process.stdout.write(String(yaml))

@@ -20,7 +20,7 @@ export async function databaseArgument(given: string): Promise<Readonly<{ name: 
   if (config) return { name: given, connection: configured(given, config) }
   const demo = given === DEMO.database ? await loadDemoAccess(dataFolder).catch(() => undefined) : undefined
   if (demo) return { name: given, connection: ofUrl(demo.databaseUrl) }
-  const words = `CONFIG_FILE_PATH names no file that "${given}" could stand in; give a URL, postgresql://…`
+  const words = `no database "${given}": CONFIG_FILE_PATH is not set, so no configuration file is read; set it, or give a URL, postgresql://…`
   throw new EngineError('ARGUMENT_INVALID', given === DEMO.database ? `${words}, or start the demo: npm start` : words)
 }
 

@@ -41,8 +41,8 @@ type Options = SaveOptions &
 export async function runFunction(verb: 'test' | 'build' | 'save', file: string, options: Options): Promise<void> {
   const { type: given, 'sink-type': sinkType, input, database, table, watch: isWatched = false } = options
   const type = TYPES.find((one) => one === given)
-  if (type !== given) throw new UsageError(`--type ${given} can not be tried here: it is one of ${TYPES.join(', ')}`)
-  if (table !== undefined && database === undefined) throw new UsageError('--table needs --database, which it is in')
+  if (type !== given) throw new UsageError(`--type must be one of ${TYPES.join(', ')}; "${given}" came`)
+  if (table !== undefined && database === undefined) throw new UsageError('--table needs --database: the database that has the table')
   if (table !== undefined && input !== undefined) throw new UsageError('give either --input or --table')
   if (verb === 'build') return build(file, options)
   if (verb === 'save') return save({ file, type, sinkType }, options)
@@ -174,13 +174,13 @@ async function messagesFor(
   if (kind === 'enrichment' && (!connection || (input === undefined && table === undefined)))
     throw new EngineError(
       'ARGUMENT_INVALID',
-      `${file} is a query, which runs on a database, for rows that are there: --database DATABASE, with --table TABLE for its first rows, or --input FILE`,
+      `${file} is a query, which needs a database with rows: give --database DATABASE, and --table TABLE for its first rows, or --input FILE`,
     )
   if (input !== undefined) return messagesOf(readText(input), input)
   if (table === undefined || !connection) return [EXAMPLE]
   const rows = await sampleOf(connection, table)
   if (rows.length > 0) return rows
-  if (kind === 'enrichment') throw new EngineError('ARGUMENT_INVALID', `the table ${table} has no rows that a query could be run for`)
+  if (kind === 'enrichment') throw new EngineError('ARGUMENT_INVALID', `the table ${table} has no rows, and a query runs only for rows`)
   const made = await syntheticMessage(connection, table)
   process.stdout.write(`the table ${table} has no rows: on one made up for its columns: ${JSON.stringify(made.record)}\n`)
   return [made]

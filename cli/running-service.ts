@@ -12,7 +12,7 @@ type Body = Readonly<Record<string, unknown>>
 type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Promise<Body>
 
 const NO_TOKEN =
-  'give --token with an API token of the account, or set TAILRACE_TOKEN, which no list of processes shows; only that of a demo is found by itself'
+  'an API token is missing: set TAILRACE_TOKEN to an API token of the account, or give --token, which others can see in the list of processes. Only the token of a demo is found by itself'
 
 /** Finds the service and a token for it. @throws CommandFailed: no token is known */
 export async function service(access: Access): Promise<Ask> {
@@ -40,6 +40,6 @@ async function answerOf(
     const body: unknown = await answer.json()
     return { isRefused: !answer.ok, body: fieldsOf(body) }
   } catch (cause) {
-    throw new EngineError('SERVICE_UNREACHABLE', `no answer of Tailrace from ${url}`, { url }, { cause })
+    throw new EngineError('SERVICE_UNREACHABLE', `no Tailrace answers at ${url}`, { url }, { cause })
   }
 }

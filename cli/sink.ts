@@ -7,7 +7,7 @@ type Place = Readonly<Partial<Record<'to' | 'lsn' | 'offset' | 'partition' | 'ge
 
 /** Sets a sink back to a place. @throws UsageError: none, or several; EngineError SERVICE_UNREACHABLE */
 export async function replay(name: string, { to, lsn, offset, partition, generation, ...access }: Place & Access): Promise<void> {
-  if ([to, lsn, offset].filter((place) => place !== undefined).length !== 1) throw new UsageError()
+  if ([to, lsn, offset].filter((place) => place !== undefined).length !== 1) throw new UsageError('give one of --to, --lsn and --offset')
   const numbers = Object.entries({ offset, partition, generation }).flatMap(([field, text]) =>
     text === undefined ? [] : [[field, numberOf(text)]],
   )

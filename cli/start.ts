@@ -100,7 +100,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const embedded = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
   const server = embedded?.server
   const state = settings.state ?? (server && { connection: server.connection(STATE_DATABASE), poolSize: 10 })
-  if (!state) throw new Error('there is neither a state database nor a server for one')
+  if (!state) throw new Error('neither a state database nor an embedded PostgreSQL is configured')
   if (server) await ensureDatabase(server.connection('postgres'), STATE_DATABASE)
   guardDatabases({ egress: new Egress({ ...settings.databaseEgress, setting: 'EGRESS_DATABASES' }), own: server?.connection('postgres') })
   const store = parts.use(

@@ -7,7 +7,7 @@ const WORDS: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file or folder',
   EISDIR: 'it is a folder',
   ENOTDIR: 'a part of its path is not a folder',
-  EACCES: 'this user may not',
+  EACCES: 'this user has no right to',
 }
 
 /** Reads a text file. @throws EngineError ARGUMENT_INVALID */
@@ -21,6 +21,6 @@ function done<T>(what: string, file: string, work: () => T): T {
     return work()
   } catch (cause) {
     const { code, message } = fieldsOf(cause)
-    throw new EngineError('ARGUMENT_INVALID', `can not ${what} ${file}: ${WORDS[String(code)] ?? String(message)}`, {}, { cause })
+    throw new EngineError('ARGUMENT_INVALID', `can't ${what} ${file}: ${WORDS[String(code)] ?? String(message)}`, {}, { cause })
   }
 }

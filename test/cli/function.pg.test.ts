@@ -59,7 +59,7 @@ test('a function runs on the rows of a table, and a query for them, as messages 
     const made = run('doc.ts', '--database', db.url, '--table', 'empty')
     assert.match(made.out, /^the table empty has no rows: on one made up for its columns: \{"id":1\}\n\[\n {2}"insert",/)
     const nowhere = run('city.sql', '--database', db.url, '--table', 'empty')
-    assert.match(nowhere.out, /the table empty has no rows that a query could be run for/)
+    assert.match(nowhere.out, /the table empty has no rows, and a query runs only for rows/)
     const away = run('city.sql', '--database', 'postgresql://u@127.0.0.1:1/x', '--table', 'a')
     assert.match(away.err, /^SOURCE_UNREACHABLE: /)
   } finally {

@@ -44,7 +44,7 @@ test('a function in a file runs on messages from another, and shows results, pri
   assert.deepEqual([broken.code, /^✗ .*broken\.ts: code Expected/.test(broken.out)], [1, true], broken.out)
   assert.deepEqual([run('test').code, run('try', file).code], [2, 2])
   const kind = run('test', file, '--type', 'path')
-  assert.deepEqual([kind.code, kind.err.startsWith('--type path can not be tried here: it is one of filter, ')], [2, true], kind.err)
+  assert.deepEqual([kind.code, kind.err.startsWith('--type must be one of filter, ')], [2, true], kind.err)
 })
 
 test('what it was given is taken as it is shown elsewhere, and what it can not use is told in words', async () => {
@@ -58,8 +58,8 @@ test('what it was given is taken as it is shown elsewhere, and what it can not u
   const example = run('test', given)
   assert.match(example.out, /^a transform, on an example .*"price":"19.90".*\n\[\n {2}null,\n {2}"localhost",\n {2}"example"\n\]/)
   for (const [args, words] of [
-    [[route, '--input', join(f.path, 'nope.json')], /^ARGUMENT_INVALID: can not read .*nope\.json: there is no such file/],
-    [[join(f.path, 'nope.ts')], /^ARGUMENT_INVALID: can not read .*nope\.ts: there is no such file/],
+    [[route, '--input', join(f.path, 'nope.json')], /^ARGUMENT_INVALID: can't read .*nope\.json: there is no such file/],
+    [[join(f.path, 'nope.ts')], /^ARGUMENT_INVALID: can't read .*nope\.ts: there is no such file/],
     [[await f.write('query.sql', 'select 1 where 1 = any($1)')], /^✗ .*query\.sql is a query, .*--database DATABASE/],
     [[given, '--table', 'goods'], /^--table needs --database/],
     [[given, '--input', await f.write('broken.json', '{"record": {"id": 1,}}')], /^✗ .*broken\.json is not JSON: .*position 20/],

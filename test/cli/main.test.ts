@@ -150,10 +150,10 @@ test('a wrong configuration file is told, with all its mistakes, before anything
       '2:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and mappings of other names are ignored',
       `9:22: function "block": Expected ',', got '}'`,
       '12:61: function "line": Expression expected',
-      '13:65: doc.ts:2:31: Expression expected',
-      '14:44: code must contain $1, the values of the first column of the primary key',
-      '15:36: path must begin with one of record, changes, action, metadata',
-      '  The message names file, line and reason of every mistake.',
+      '13:65: function "file": doc.ts:2:31: Expression expected',
+      '14:44: function "query": code must contain $1, the values of the first column of the primary key',
+      '15:36: function "key": path must begin with one of record, changes, action, metadata',
+      '  The message names file, line and reason of every mistake. Correct them and apply the file again.',
     ])
     await rm(file)
     assert.match(start().stderr, /^CONFIG_INVALID: \S+shop\.yaml: ENOENT/)

@@ -23,11 +23,11 @@ test('the command of the remedy accepts the gap that the source stopped at, once
   assert.equal(s.engine.gaps.size, 0)
   const second = await tailrace(...command, ...there)
   assert.equal(second.code, 1)
-  assert.match(second.err, /has not stopped at missing changes/)
+  assert.match(second.err, /has not stopped because changes are missing/)
   // a token on the command line is seen by all users of the machine
   process.env['TAILRACE_TOKEN'] = TOKEN
   const third = await tailrace(...command, '--url', s.api.url).finally(() => delete process.env['TAILRACE_TOKEN'])
-  assert.match(third.err, /has not stopped at missing changes/)
+  assert.match(third.err, /has not stopped because changes are missing/)
 })
 
 test('the call of the remedy does the same, for the account of the token alone', async () => {
