@@ -239,7 +239,7 @@ export class Engine {
   /** @see SinkHost.hold */
   async holdSink(sinkId: string, by: string): Promise<HeldSink> {
     const running = this.#sinks.get(sinkId)
-    if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node')
+    if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink does not run on this node')
     return running.hold(by)
   }
 
@@ -291,7 +291,7 @@ export class Engine {
    *  @throws EngineError NO_GAP: the source has not stopped at missing changes, or does not run here */
   async acceptGap(databaseId: string): Promise<Readonly<{ accepted: string }>> {
     const source = this.#sources.get(databaseId)
-    if (!source) throw new EngineError('NO_GAP', 'the source does not run here')
+    if (!source) throw new EngineError('NO_GAP', 'the source does not run on this node')
     const accepted = await source.acceptGap()
     const database = this.#database(databaseId)
     this.#options.logger.warn({ database: database.name, accepted }, 'a gap was accepted')

@@ -49,4 +49,4 @@ export class OldTopicsSweep extends Rounds {
 }
 
 const textOf = (topics: readonly TopicName[]): string =>
-  `the log holds ${topics.length} topics that this state database does not know and has not made; they are left alone: ${topics.slice(0, 5).join(', ')}${topics.length > 5 ? ', …' : ''}`
+  `the log holds ${topics.length} topics that this state database does not know and did not create; they are not deleted: ${topics.slice(0, 5).join(', ')}${topics.length > 5 ? ', …' : ''}`

@@ -191,7 +191,7 @@ function newServer(
     done(
       takesJson(request.headers.accept)
         ? undefined
-        : new EngineError('NOT_ACCEPTABLE', 'Answers are application/json, which the Accept header leaves out.'),
+        : new EngineError('NOT_ACCEPTABLE', 'Answers are application/json, which the Accept header of the request excludes.'),
     )
   })
   app.setNotFoundHandler((_request, reply) => reply.status(404).send(ROUTE_NOT_FOUND_BODY))

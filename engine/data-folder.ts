@@ -62,14 +62,14 @@ function makeFolder(path: string): void {
 
 function inUse(path: string, cause: unknown): EngineError {
   const holder = readHolder(path)
-  const text = `the data folder ${path} is in use by the process ${holder}`
+  const text = `the data folder ${path} is in use by process ${holder}`
   return new EngineError('DATA_FOLDER_IN_USE', text, { folder: path, pid: holder }, { cause })
 }
 
 function unusable(path: string, cause: unknown): EngineError {
   const text =
-    `TAILRACE_DATA: ${path} can't be the data folder: ${errorText(cause)}; takes a folder that this process may write to, ` +
-    'which is made when missing. Name another one, or give this user the right to write there'
+    `TAILRACE_DATA: ${path} can't be the data folder: ${errorText(cause)}. Name a folder that this process may write to ` +
+    '(a missing one is created), or give this user the right to write there'
   return new EngineError('SETTING_INVALID', text, { variables: 'TAILRACE_DATA', folder: path }, { cause })
 }
 
@@ -78,6 +78,6 @@ function readHolder(path: string): string {
   try {
     return readFileSync(join(path, 'lock.pid'), 'utf8').trim()
   } catch {
-    return 'that is just starting'
+    return '(just starting)'
   }
 }

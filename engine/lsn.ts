@@ -11,7 +11,7 @@ export type Lsn = bigint
  */
 export function parseLsn(text: string): Lsn {
   const [, high, low] = /^([0-9A-F]{1,8})\/([0-9A-F]{1,8})$/i.exec(text) ?? []
-  if (!high || !low) throw new EngineError('LSN_MALFORMED', `not a log position: "${text.slice(0, 40)}"`)
+  if (!high || !low) throw new EngineError('LSN_MALFORMED', `not an LSN (such as 16/B374D848): "${text.slice(0, 40)}"`)
   return (BigInt(`0x${high}`) << 32n) | BigInt(`0x${low}`)
 }
 

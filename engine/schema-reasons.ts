@@ -64,7 +64,7 @@ function misfitOf(error: ErrorObject): Misfit {
   const inner: unknown = params['additionalProperty'] ?? params['missingProperty']
   const path = typeof inner !== 'string' ? field : field === '' ? inner : `${field}.${inner}`
   const words = Object.hasOwn(WORDS, keyword) ? WORDS[keyword]?.(error) : undefined
-  return { field: path.slice(0, MAX_FIELD), ...(words ?? { takes: 'has a form that is not taken' }) }
+  return { field: path.slice(0, MAX_FIELD), ...(words ?? { takes: 'has a form that is not allowed' }) }
 }
 
 /** For each keyword of our schemas, what it asks for. */
@@ -88,7 +88,7 @@ const WORDS: Readonly<Record<string, (error: ErrorObject) => Words>> = {
     const known = PATTERNS[String(params['pattern'])]
     if (known !== undefined) return { takes: known }
     const { description } = fieldsOf(parentSchema)
-    return { takes: typeof description === 'string' ? `has another form than it takes: ${description}` : 'has a form that is not taken' }
+    return { takes: typeof description === 'string' ? `must have the form: ${description}` : 'has a form that is not allowed' }
   },
 }
 

@@ -53,7 +53,7 @@ export class ElasticsearchApi extends HttpService {
     const { status } = answer
     if (saysAllDone(answer.body, operations.length)) return { kind: 'answered', status, isAllTold: true, failures: new Map() }
     const items = elementsOf(answer, 'items', operations.length)
-    if (!items || items === 'unreadable') return endOf(this.unbelieved(answer, 'tells of no items'))
+    if (!items || items === 'unreadable') return endOf(this.unbelieved(answer, 'has no items'))
     const failures = new Map<Message, Failure>()
     for (const [n, operation] of operations.entries()) {
       const failure = this.#failure(operation, items[n]) // a truncated request is answered for its whole lines only
@@ -77,7 +77,7 @@ export class ElasticsearchApi extends HttpService {
     const { kind } = operation
     const result = isObject(item) ? item[kind] : undefined
     if (!isObject(result))
-      return this.verbatim.about('unavailable', 200, `${kind} of document ${idOf(operation)}: the answer does not tell of it`)
+      return this.verbatim.about('unavailable', 200, `${kind} of document ${idOf(operation)}: the answer has no result for it`)
     const { error } = result
     const status = Number(result['status'])
     if (error === undefined && ((status >= 200 && status <= 299) || (kind === 'delete' && status === 404))) return undefined

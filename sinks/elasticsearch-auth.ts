@@ -9,10 +9,10 @@ type Login = Readonly<{ header: string | undefined; secrets: readonly string[] }
 export function loginProblem({ auth_type, auth_value }: Pick<ElasticsearchDestination, 'auth_type' | 'auth_value'>): string | undefined {
   if (auth_type === 'none') return undefined
   const value = auth_value ?? ''
-  if (value === '') return 'is missing: only auth_type none needs no value'
+  if (value === '') return 'is missing: every auth_type but none needs it'
   if (value.includes(':') && auth_type !== 'bearer') return undefined // gets encoded
   if (auth_type === 'basic' && base64Text(value) === undefined) return 'must be user:password, or the base64 of it'
-  return HEADER_VALUE.test(value) ? undefined : 'must be without spaces and other than ASCII letters: it becomes a header'
+  return HEADER_VALUE.test(value) ? undefined : 'must have only visible ASCII characters and no spaces: it is sent as a header'
 }
 
 /** Makes the header that logs in, and lists what must not be kept of answers. */

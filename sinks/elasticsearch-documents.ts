@@ -71,7 +71,7 @@ export class ElasticsearchDocuments {
   operation(message: Message, heads: Heads): BulkOperation | Refused {
     const { view, place, payload } = message
     const tail = this.#isVersioned ? this.#versioned(view.position(place)) : PLAIN_TAIL
-    if (!tail) return { refusal: 'the position of the change fits no version; set versioning to none' }
+    if (!tail) return { refusal: 'the position of the change is too large for a document version: set versioning to none' }
     const kind = effectOf(message)
     if (kind === 'index' && payload && payload.text[payload.start] !== OPEN_OBJECT) return { refusal: NO_OBJECT }
     let id = view.buffer
@@ -108,12 +108,12 @@ export class ElasticsearchDocuments {
 
   /** @param key values of the primary key */
   #named(key: readonly (string | null)[]): Readonly<{ id: string }> | Refused {
-    if (key.length === 0) return { refusal: 'nothing names the document of this row: its table has no primary key' }
+    if (key.length === 0) return { refusal: 'the document of this row has no _id: its table has no primary key' }
     const id = documentName(key)
-    if (id === '') return { refusal: 'the primary key is empty: Elasticsearch takes no document of that name' }
+    if (id === '') return { refusal: 'the primary key of the row is empty: Elasticsearch takes no document with an empty _id' }
     const length = Buffer.byteLength(id)
     if (length > MAX_ID_BYTES)
-      return { refusal: `the primary key has ${length} bytes; Elasticsearch takes ${MAX_ID_BYTES} to name a document` }
+      return { refusal: `the primary key of the row has ${length} bytes; Elasticsearch takes an _id of at most ${MAX_ID_BYTES} bytes` }
     if (key.filter((value) => value !== null && !NUMBER_OR_UUID.test(value)).length > 1) this.#warn(SEVERAL_TEXTS)
     return { id }
   }

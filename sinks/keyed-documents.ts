@@ -39,11 +39,11 @@ export type Refused = Readonly<{ refusal: string }>
 /** Refuses a sink where neither it nor a routing function names an index. */
 export const indexMissing = ({ destination, routing }: SinkForm): readonly Reason[] =>
   (destination['index_name'] ?? '') === '' && (routing ?? null) === null
-    ? [['destination.index_name', 'is missing: nothing else names the index']]
+    ? [['destination.index_name', 'is missing: neither the sink nor a routing function names the index']]
     : []
 
 /** What is said of a function’s result that is no document. */
-export const NO_OBJECT = 'the function made no object of it: a document is an object'
+export const NO_OBJECT = 'the function returned no object: a document must be an object'
 
 /** Whether a message leaves an old key behind, whose document goes whatever a function says. */
 export const isTombstone = ({ view, place }: Message): boolean => (view.flags(place) & MESSAGE_FLAG.tombstone) !== 0

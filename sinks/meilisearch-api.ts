@@ -68,7 +68,7 @@ export class MeilisearchApi extends HttpService {
     const { answer, refusal } = await this.call({ path: `/indexes/${encodeURIComponent(index)}/documents${path}`, type, body, signal })
     if (refusal) return { refusal }
     const { taskUid: uid } = objectIn(answer)
-    return typeof uid === 'number' ? { uid } : { refusal: { ...this.unbelieved(answer, 'names no task'), phase: 'unknown' } }
+    return typeof uid === 'number' ? { uid } : { refusal: { ...this.unbelieved(answer, 'has no taskUid'), phase: 'unknown' } }
   }
 
   /** Tasks that a query chooses, newest first. */
@@ -78,7 +78,7 @@ export class MeilisearchApi extends HttpService {
     const path = `/tasks?${text.join('&')}`
     const { answer, refusal } = await this.call({ method: 'GET', path, keepBytes, signal }, `${query.limit} tasks`)
     if (refusal) return { refusal }
-    return pageOf(answer.body, query.limit) ?? { refusal: this.unbelieved(answer, 'holds no tasks') }
+    return pageOf(answer.body, query.limit) ?? { refusal: this.unbelieved(answer, 'has no tasks') }
   }
 
   /** @param index undefined: none is known, and it is only tried to connect. @returns undefined: it is there */

@@ -81,7 +81,8 @@ export class MeilisearchDocuments {
     if (isOutOfRange) return { refusal: TOO_LARGE_NUMBER }
     if (hasBadVectors) return { refusal: BAD_VECTORS }
     const isDefault = message.payload === undefined
-    if (isDefault && this.#isTransformed) return { refusal: 'the transform says nothing of this deleted row, so it can’t be put in' }
+    if (isDefault && this.#isTransformed)
+      return { refusal: 'the routing function wants to index a deleted row, for which the transform returned no document' }
     const idJson = found ?? (isDefault ? primaryKeyJson(message) : undefined)
     if (idJson === undefined) return { refusal: `the document has no field "${this.#key}", which is the primary key of the index` }
     const head = isDefault ? Buffer.from(`{${JSON.stringify(this.#key)}:${idJson},`) : undefined
@@ -93,10 +94,11 @@ export class MeilisearchDocuments {
     const { idJson: found } = this.#look(message)
     if (found === 'null')
       this.#warn(
-        `Postgres does not tell "${this.#key}" of deleted rows, so their documents are deleted by primary key; with REPLICA IDENTITY FULL it does`,
+        `Postgres does not send "${this.#key}" of deleted rows, so their documents are deleted by primary key. With REPLICA IDENTITY FULL, Postgres sends it`,
       )
     const idJson = found === undefined || found === 'null' ? primaryKeyJson(message) : found
-    if (idJson === undefined) return { refusal: `nothing names the document of this row: it has no "${this.#key}" and no primary key` }
+    if (idJson === undefined)
+      return { refusal: `the document of this row has no id: the row has no "${this.#key}", and its table no primary key` }
     return { message, kind: 'delete', id: nameOf(idJson) ?? idJson, idJson, isOdd: false, head: undefined }
   }
 

@@ -40,8 +40,9 @@ const PAGE = 200
 /** Edits of others may lie between. */
 const MAX_TASKS = 5 * PAGE
 /** Meilisearch learnt to keep names with 1.26. */
-const NAMELESS = 'this Meilisearch is older than 1.26: an edit whose answer is lost can’t be recognised, and waits to be discarded by hand'
-const UNKNOWN = 'it isn’t known whether this edit was done, and it can’t be looked up; discard the message when you have seen to it'
+const NAMELESS =
+  'this Meilisearch is older than 1.26: an edit whose answer is lost can’t be recognised, and waits until it is discarded by hand'
+const UNKNOWN = 'whether Meilisearch has done this edit is not known and can’t be looked up: check the document, then discard the message'
 
 /** Sends the edits of one sink, each of them once. */
 export class MeilisearchEdits {
@@ -192,6 +193,6 @@ const isOfAll = ({ blame }: Failure) => blame !== 'rejected' && blame !== 'messa
 
 /** What was done must not be done again, though the rest was given up. */
 function restAborted(failures: readonly (Failure | undefined)[], count: number): Outcome {
-  const rest: Failure = { blame: 'unavailable', answer: { code: 'STOPPING', message: 'given up before it was sent' } }
+  const rest: Failure = { blame: 'unavailable', answer: { code: 'STOPPING', message: 'the edit was given up before it was sent' } }
   return { kind: 'each', status: 202, failures: [...failures, ...Array.from({ length: count - failures.length }, () => rest)] }
 }

@@ -62,7 +62,8 @@ export const webhookRouting = new DestinationRouting({
         Type.String({
           pattern: PATH_PATTERN,
           maxLength: 2000,
-          description: 'nothing, or /, ? or # in front; what an address can not have, such as a blank, goes through encodeURIComponent',
+          description:
+            'empty, or a text that begins with /, ? or #; characters that a URL can not have, such as a blank, must go through encodeURIComponent',
         }),
       ),
       headers: Type.Optional(Type.Record(Type.String(), Type.String(), { maxProperties: MAX_HEADERS })),
@@ -71,9 +72,9 @@ export const webhookRouting = new DestinationRouting({
   ),
   cases: { method: 'upper' },
   refused({ headers = {}, endpoint_path: path = '' }) {
-    if (hasDotSegment(String(path))) return 'endpoint_path has a part of dots, which would leave the path of the endpoint'
+    if (hasDotSegment(String(path))) return 'endpoint_path has a part "." or "..", which would leave the path of the endpoint'
     const wrong = Object.entries(headers ?? {}).find(([name, value]) => !isHeader(name, String(value)))
-    return wrong && `headers has one that HTTP does not allow: ${wrong[0].slice(0, 60)}`
+    return wrong && `headers has a header that HTTP does not allow: ${wrong[0].slice(0, 60)}`
   },
   effective: ({ method = 'POST', endpoint_path, headers = {} }, destination) => ({
     method,

@@ -164,7 +164,7 @@ class Webhook implements PushWire {
     const { status } = answer
     const named = answer.isCut ? 'unreadable' : elementsOf(answer, 'failures', count + 1)
     if (named === 'unreadable' || (named && named.length > count)) {
-      const words = `the answer says more than can be read of ${count} messages: at most ${bytesAbout(count)} bytes, and a failure for each`
+      const words = `the answer to ${count} messages is too long: it may have at most ${bytesAbout(count)} bytes and one failure for each message`
       return { kind: 'failed', failure: this.#verbatim.answered('refused', beginningOf(answer), words) }
     }
     if (!named || named.length === 0) return { kind: 'delivered', status }

@@ -87,5 +87,5 @@ export class BacklogGuard implements Disposable {
 function causeOf({ name, what, bytes, maxBytes }: BacklogOf): string {
   const sizes = `${Math.round(bytes / MB)} of ${Math.round(maxBytes / MB)} MB`
   if (what === 'own') return `the backlog of sink "${name}" is full (${sizes})`
-  return `sink "${name}" keeps so much of its stream in the log that is not its own, because it doesn't read on (${sizes})`
+  return `sink "${name}" has not passed messages of its stream that its actions leave out (${sizes})`
 }

@@ -82,12 +82,12 @@ const HELD_BYTES = 64 * MB
 const HELD_SHARE = 0.1
 const WHILE: Readonly<Record<Sink['status'], string>> = {
   active: '',
-  paused: ', while it is paused',
-  disabled: ', while it is disabled',
+  paused: ', which is paused',
+  disabled: ', which is disabled',
 }
 
 function heldBack(bytes: number, { status }: Sink): HealthCheck {
-  const message = `${(bytes / MB).toFixed(1)} MB of its stream stay in the log for this sink, although others need them no more${WHILE[status]}`
+  const message = `${(bytes / MB).toFixed(1)} MB of the stream stay in the log for this sink alone${WHILE[status]}: no other sink needs them`
   return { name: 'Stream', status: 'notice', error: { code: 'STREAM_HELD', message } }
 }
 
@@ -95,7 +95,7 @@ function fullCheck({ what, bytes, maxBytes }: BacklogOf): HealthCheck {
   const sizes = `${(bytes / MB).toFixed(1)} of ${Math.round(maxBytes / MB)} MB`
   const message =
     what === 'own'
-      ? 'the backlog is full: its source reads on when messages are acknowledged'
-      : `${sizes} of its stream that are not for this sink stay in the log until it has passed them by: its source reads on when it does`
+      ? 'the backlog has reached max_backlog_mb: the source reads on when messages are acknowledged'
+      : `messages of the stream that the actions of this sink leave out fill the log (${sizes}): the source reads on when the sink has passed them`
   return { name: 'Messages pending delivery', status: 'warning', error: { code: 'BACKLOG_FULL', message } }
 }

@@ -71,7 +71,7 @@ export class DroppedMessages implements AsyncDisposable {
     const from = since.toISOString()
     const message = until
       ? `${messages} messages were dropped from ${from} to ${until.toISOString()}, while the backlog was full`
-      : `the backlog is full: ${messages} messages were dropped since ${from}, until it is below nine tenths of max_backlog_mb`
+      : `the backlog is full: ${messages} messages were dropped since ${from}; new ones are dropped until the backlog is below nine tenths of max_backlog_mb`
     return { name: 'Messages pending delivery', status: 'notice', error: { code: 'MESSAGES_DROPPED', message } }
   }
 

@@ -79,7 +79,7 @@ export class StreamFigures implements Disposable {
         this.#held = heldBySink(this.#streams)
         isFailing = false
       } catch (err) {
-        if (!isFailing && !signal.aborted) this.#logger.warn({ err }, 'it is not known how the streams are; it is asked again')
+        if (!isFailing && !signal.aborted) this.#logger.warn({ err }, 'the sizes of the streams could not be read; they are read again')
         isFailing = true
       }
       await delay(EVERY_MS, undefined, { signal, ref: false }).catch(() => undefined)

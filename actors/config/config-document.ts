@@ -35,7 +35,7 @@ const checkToken = checker(Token)
 const TOKENS: FileSection<Readonly<{ name: string }>, Pick<Static<typeof Token>, 'name' | 'token'>> = {
   section: 'api_tokens',
   noun: 'API token',
-  schema: TokenForm,
+  schema: Token,
   read: (entry) => {
     const { name, token } = checkToken(entry)
     return { name, token }
@@ -203,7 +203,7 @@ function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount
   if (form === undefined && stored) return stored.name
   if (form === undefined) reader.wrong(0, 'the section "account" is missing: account: { name: … }')
   else {
-    const name = readAt(reader, ['account'], () => checkAccount(withoutNulls(AccountForm, form)).name, 'account')
+    const name = readAt(reader, ['account'], () => checkAccount(withoutNulls(Account, form)).name, 'account')
     if (name === undefined || !stored || name === stored.name) return name ?? ''
     reader.wrong(reader.at('account', 'name'), `account.name is "${name}", and the API token is of the account "${stored.name}"`)
   }

@@ -1,6 +1,6 @@
 /**
  * A sink partition while this process owns it: the dispatcher's decisions put into effect. The machine of the partition
- * (partition-machine.ts) runs the four loops; receive and ack come straight here, because an event and a new context for
+ * (sink-partition.ts) runs the four loops; receive and ack come straight here, because an event and a new context for
  * each request would cost more than the request.
  *
  *  I1. Nothing is read or handed out before the term is taken, the parked rows and the commit are read, and a commit of
@@ -27,7 +27,7 @@ import type { DiscardedMessages } from './discarded-messages.ts'
 import { EarliestTimer } from '../../engine/earliest-timer.ts'
 import { ParkedTending } from './parked-tending.ts'
 import { PartitionCommits } from './partition-commits.ts'
-import { dispatchSettings, type PartitionSink, type Sender } from './surroundings.ts'
+import { dispatchSettings, type PartitionSink, type Sender } from './partition-sink.ts'
 import { PartitionReading } from './partition-reading.ts'
 import { withoutEnds, type SinkObserver } from './sink-observer.ts'
 import { takeOver, type TakenOver } from './take-over.ts'
@@ -163,7 +163,7 @@ export class OwnedPartition {
     durable.catch(() => undefined) // may fail while the store is asked; it is awaited below
     if (elsewhere.offsets.length > 0) await this.#endElsewhere(elsewhere)
     await durable
-    if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved and has not come to this message yet')
+    if (early) throw new EngineError('ACK_NOT_DURABLE', 'the partition has just moved to this process, which has not read this message yet')
   }
 
   /**
@@ -223,7 +223,8 @@ export class OwnedPartition {
   releaseForgotten(): void {
     this.#released({ messages: releaseAll(this.dispatcher), heldUntil: 0 })
     const inFlight = countInFlight(this.dispatcher)
-    if (inFlight !== 0) throw new EngineError('INTERNAL', `${inFlight} messages are counted as in flight, and none is`, { inFlight })
+    if (inFlight !== 0)
+      throw new EngineError('INTERNAL', `${inFlight} messages are counted as in flight, but none is in flight`, { inFlight })
   }
 
   /** Messages read that no take has looked at, and parked ones that are ready. */

@@ -48,7 +48,7 @@ export function partitionTrouble({ parked, dispatcher, discarded, sender }: Owne
   if (jammed)
     return {
       code: 'PARKING_FULL',
-      message: `${dispatcher.parked.byKey.size} groups are parked; reading waits until some are acknowledged`,
+      message: `${dispatcher.parked.byKey.size} groups are parked, as many as may be: reading waits until some of their messages are acknowledged`,
     }
   if (bySize)
     return {

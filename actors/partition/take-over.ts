@@ -10,7 +10,7 @@ import type { Commit, Log, MessageRef, TopicName } from '../../engine/log/log.ts
 import { mustFitPartition } from '../../engine/wal/memories.ts'
 import { comparePositions } from '../../engine/position.ts'
 import { DiscardedMessages } from './discarded-messages.ts'
-import { dispatchSettings, replayBounds, type PartitionSink } from './surroundings.ts'
+import { dispatchSettings, replayBounds, type PartitionSink } from './partition-sink.ts'
 import { Trimming } from './trimming.ts'
 
 /** Holds what a new owner of a partition begins with. */

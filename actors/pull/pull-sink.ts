@@ -1,6 +1,6 @@
 /**
  * A pull sink at work: what the API calls. Requests take their messages straight from the partitions; the machines
- * (actors/sink/sink-machine.ts, actors/partition/partition-machine.ts) decide which partitions there are, and restart them.
+ * (actors/sink/sink-machine.ts, actors/partition/sink-partition.ts) decide which partitions there are, and restart them.
  *
  *  I1. While the sink is not active nothing is handed out; acks and nacks count all the same.
  *  I2. Waiting receives are served in the order they came, and woken by a message, a nack, a lapse or an ack that frees
@@ -11,7 +11,7 @@
  *      what fails in them is parked and tried again after a while; meanwhile no client has it, and it goes back if anything ends.
  */
 import type { TakenBatch } from '../../engine/dispatch/batch.ts'
-import type { HandOutSettings } from '../partition/surroundings.ts'
+import type { HandOutSettings } from '../partition/partition-sink.ts'
 import { findParked, type OwnedRefs } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'

@@ -28,7 +28,8 @@ export class Waiters<T> {
    */
   enter(max: number | undefined): Disposable {
     if (max === undefined) return { [Symbol.dispose]: () => undefined }
-    if (this.#counted >= max) throw new EngineError('TOO_MANY_WAITING', `${max} receives wait for messages of this sink already`, { max })
+    if (this.#counted >= max)
+      throw new EngineError('TOO_MANY_WAITING', `${max} receive requests already wait for messages of this sink (max_waiting)`, { max })
     this.#counted++
     return { [Symbol.dispose]: () => void this.#counted-- }
   }

@@ -37,7 +37,10 @@ export type Prepared = {
   trouble: HealthCheck['error']
 }
 
-const TOO_LARGE = { code: 'ROW_TOO_LARGE', message: 'the values that the update left out are more than MAX_MESSAGE_MB allows' } as const
+const TOO_LARGE = {
+  code: 'ROW_TOO_LARGE',
+  message: 'the large (TOAST) values that the UPDATE left unchanged are larger than MAX_MESSAGE_MB',
+} as const
 
 /** Tells whether a batch has to be made ready before it can be sent. */
 export const needsPreparation = (batch: SendBatch, keyed: boolean, stage: FunctionStage): boolean =>

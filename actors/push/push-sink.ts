@@ -9,7 +9,7 @@
 import type { Batch, Former, Message } from '../../engine/dispatch/batch.ts'
 import type { DeliveredTogether } from '../../engine/dispatch/delivered-messages.ts'
 import { countFailing } from '../../engine/dispatch/parked/parked-groups.ts'
-import type { HandOutSettings } from '../partition/surroundings.ts'
+import type { HandOutSettings } from '../partition/partition-sink.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
@@ -273,9 +273,12 @@ export class PushSink implements Transport {
   #failing(): Trouble | undefined {
     const rows = this.host.live.reduce((sum, partition) => sum + countFailing(partition.dispatcher.parked), 0)
     if (rows === 0) return undefined
-    const { code, message } = this.#lastOfMessage ?? { code: 'MESSAGE_UNDELIVERABLE' as const, message: 'before this process started' }
+    const { code, message } = this.#lastOfMessage ?? {
+      code: 'MESSAGE_UNDELIVERABLE' as const,
+      message: 'it was before this process started',
+    }
     const what = rows === 1 ? 'a message has failed and is' : `messages of ${rows} rows have failed and are`
-    return { code, message: `${what} tried again, and what follows of the same row waits; the last failure: ${message}` }
+    return { code, message: `${what} tried again, and later messages of the same row wait; the last failure: ${message}` }
   }
 
   /** A defect of ours: health tells of it until the process ends. */
@@ -283,7 +286,7 @@ export class PushSink implements Transport {
     if (!this.#forgotten) return undefined
     const { messages, lastAt } = this.#forgotten
     const what = messages === 1 ? 'a message was' : `${messages} messages were`
-    const message = `${what} held although no request had them, the last time at ${lastAt.toISOString()}; they were sent again`
+    const message = `${what} counted as being delivered although no request had them, the last time at ${lastAt.toISOString()}; they were sent again`
     return { code: 'MESSAGES_FORGOTTEN', message }
   }
 
@@ -293,7 +296,7 @@ export class PushSink implements Transport {
     if (phase === 'down' && !this.#downSince) {
       this.#downSince = new Date()
       const { code, status } = failure?.answer ?? {} // its words may hold rows
-      warn(`the destination takes nothing: ${code}${status ? `, status ${status}` : ''}; it is asked again every few seconds`)
+      warn(`the destination takes nothing: ${code}${status ? `, status ${status}` : ''}; it is tried again every few seconds`)
     } else if (phase === 'up' && this.#downSince) {
       this.#downSince = undefined
       warn('the destination takes messages again')

@@ -2,7 +2,7 @@
 import type { Egress } from '../../engine/net/egress.ts'
 import type { HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
-import type { SinkSurroundings } from '../partition/surroundings.ts'
+import type { SinkSurroundings } from '../partition/partition-sink.ts'
 import type { Shape } from '../../sinks/pull.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
 import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'

@@ -19,13 +19,13 @@ import { hasReady } from '../../engine/dispatch/take.ts'
 import { parkedNames } from '../../engine/dispatch/parked/parked-groups.ts'
 import { OwnedPartition } from '../partition/owned-partition.ts'
 import { figuresOf, partitionTrouble } from '../partition/partition-report.ts'
-import type { PartitionSink, SinkSurroundings } from '../partition/surroundings.ts'
+import type { PartitionSink, SinkSurroundings } from '../partition/partition-sink.ts'
 import { ReadyShare } from './ready-share.ts'
 import type { MessageEdit } from '../../engine/dispatch/parked/message-records.ts'
 import type { EditedMessages, HeldSink, MessageChoice, SinkOptions } from './running-sink.ts'
 import type { Transport } from './transport.ts'
 import { sinkMachine, type Served, type SinkStatus } from './sink-machine.ts'
-import type { PartitionWork } from '../partition/partition-machine.ts'
+import type { PartitionWork } from '../partition/sink-partition.ts'
 import { troubleOf, type ActorStatus, type HealthCheck, type PartitionStatus, type SinkActorStatus } from '../../engine/status.ts'
 
 /** Each partition that is being taken over is waited for so long, before a replay and after it. */
@@ -243,7 +243,7 @@ export class SinkHost implements PartitionSink {
     if (some.length === 0) return []
     const messages = some.reduce((sum, each) => sum + each.messages, 0)
     const lastAt = new Date(Math.max(...some.map((each) => each.lastAt.getTime()))).toISOString()
-    const message = `${messages === 1 ? 'a message was' : `${messages} messages were`} given up in the last day, the last one at ${lastAt}`
+    const message = `${messages === 1 ? 'a message was' : `${messages} messages were`} discarded in the last day, the last one at ${lastAt}`
     return [{ name: 'Messages pending delivery', status: 'notice', error: { code: 'MESSAGES_DISCARDED', message } }]
   }
 
@@ -281,7 +281,7 @@ export class SinkHost implements PartitionSink {
    * @throws EngineError REPLAY_RUNNING: it is held already; SINK_NOT_RUNNING: it does not come to rest
    */
   async hold(by: string): Promise<HeldSink> {
-    if (this.#heldBy !== undefined) throw new EngineError('REPLAY_RUNNING', `sink ${this.#sink.name} is held for another replay`)
+    if (this.#heldBy !== undefined) throw new EngineError('REPLAY_RUNNING', `another replay of sink "${this.#sink.name}" is running`)
     this.#heldBy = by
     try {
       await this.#until((state) => state === 'serving')
@@ -290,7 +290,7 @@ export class SinkHost implements PartitionSink {
       this.#actor.send({ type: 'hold' })
       await this.#until((state) => state !== 'holding')
       if (this.#state !== 'held')
-        throw new EngineError('SINK_NOT_RUNNING', `a partition of sink ${this.#sink.name} has not stopped in time`)
+        throw new EngineError('SINK_NOT_RUNNING', `a partition of sink "${this.#sink.name}" did not stop in time for the replay`)
       return { generation: this.mustServe().generation, partitions: stopped }
     } catch (error) {
       void this.release(by)
@@ -339,7 +339,7 @@ export class SinkHost implements PartitionSink {
   async #until(isSo: (state: string) => boolean): Promise<void> {
     const ended = () => this.#actor.getSnapshot().status !== 'active'
     await waitFor(this.#actor, () => ended() || isSo(this.#state), { timeout: REST_WITHIN_MS }).catch(() => undefined)
-    if (!isSo(this.#state)) throw new EngineError('SINK_NOT_RUNNING', `sink ${this.#sink.name} is ${this.#state} at the moment`)
+    if (!isSo(this.#state)) throw new EngineError('SINK_NOT_RUNNING', `sink "${this.#sink.name}" is ${this.#state} at the moment`)
   }
 
   #setStatus(status: SinkStatus): void {

@@ -28,7 +28,7 @@
  */
 import { assign, enqueueActions, fromPromise, setup, waitFor, type ActorRefFrom } from 'xstate'
 import type { GenerationState } from '../../engine/dispatch/generations.ts'
-import { sinkPartitionMachine, type PartitionWork } from '../partition/partition-machine.ts'
+import { sinkPartitionMachine, type PartitionWork } from '../partition/sink-partition.ts'
 import { backOff } from '../../engine/back-off.ts'
 
 type PartitionActor = ActorRefFrom<typeof sinkPartitionMachine>

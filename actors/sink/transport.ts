@@ -1,7 +1,7 @@
 /** The part of a sink by which messages leave it: its clients ask for them (actors/pull), or it sends them (actors/push). */
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { ActorStatus, Figures, HealthCheck, Trouble } from '../../engine/status.ts'
-import type { PartitionTransport } from '../partition/surroundings.ts'
+import type { PartitionTransport } from '../partition/partition-sink.ts'
 import type { PulledSink } from './running-sink.ts'
 
 /** Tells how the deliveries of a transport go. */

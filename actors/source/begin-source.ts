@@ -67,7 +67,7 @@ export function beginSource(
         backfills.look()
       },
       truncated: (table) => logger.info({ table }, 'a table was emptied by TRUNCATE: its rows bring no deletes'),
-      relationWarnings: (table, warnings) => logger.warn({ table, warnings }, 'a table can not be followed in every respect'),
+      relationWarnings: (table, warnings) => logger.warn({ table, warnings }, "a table has limits: some changes of it can't be followed"),
     },
   })
   source.watch((state) => {

@@ -69,11 +69,11 @@ export class RoutingMarks extends Rounds {
     const name = 'Sink configuration'
     const code = 'ROUTING_NOT_PLACED'
     if (error !== undefined) {
-      const message = `the change saved as routing version ${version} can not be written to the source yet, and is tried again: ${errorText(error)}`
+      const message = `a change of this sink (routing version ${version}) is saved but not in effect: its mark can't be written to the source database, and is tried again: ${errorText(error)}`
       return { name, status: 'warning', error: { code, message } }
     }
     if (performance.now() - since < MET_WITHIN_MS) return undefined
-    const message = `the change saved as routing version ${version} takes effect when the source has read up to it`
+    const message = `a change of this sink (routing version ${version}) is saved, and takes effect when the source has read the write-ahead log up to its mark`
     return { name, status: 'notice', error: { code, message } }
   }
 
@@ -105,7 +105,9 @@ export class RoutingMarks extends Rounds {
       return true
     } catch (error) {
       if (this.#unplaced?.version !== version || this.#unplaced.error === undefined)
-        notice(`the mark of routing version ${version} could not be written, and is tried again: ${errorText(error)}`)
+        notice(
+          `the mark of routing version ${version} could not be written to the source database, and is tried again: ${errorText(error)}`,
+        )
       this.#unplaced = { version, since, error }
       return false
     }

@@ -19,7 +19,7 @@ import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
 import { acceptGap, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
 import { RoutingMarks } from './routing-marks.ts'
 import { SlotWatch } from './slot-watch.ts'
-import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source-machine.ts'
+import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
 import type { ActorStatus, HealthCheck, SourceFigures, SlotLag } from '../../engine/status.ts'
 
 /** Holds what the source of one database works with. */
@@ -186,7 +186,7 @@ export class SourceActor {
     const isYoung = code === 'PUBLICATION_TOO_YOUNG'
     const isMisfit = code === 'LOG_CHANGED' || code === 'LOG_WENT_BACK' || code === 'STATE_WENT_BACK'
     if (this.#state !== 'failed' || message === undefined || (!isMisfit && typeof slotAt !== 'string' && !isYoung))
-      throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped at missing changes`)
+      throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped because changes are missing`)
     if (isMisfit) await acceptMemories(state, log, database.id)
     else if (isYoung) {
       const { name, publication } = database.slot
@@ -221,7 +221,7 @@ export class SourceActor {
     const lately = [...(this.#truncated.get(sinkId) ?? [])].filter(([, at]) => Date.now() - at.getTime() < TRUNCATION_TOLD_MS)
     if (lately.length === 0) return undefined
     const tables = lately.map(([table, at]) => `${table} (${at.toISOString()})`).join(', ')
-    const message = `emptied by TRUNCATE, for which Postgres sends no row: ${tables}. The documents of its rows are still at the destination; delete them there`
+    const message = `TRUNCATE emptied ${tables}, for which Postgres sends no deleted rows. The documents of these rows are still at the destination: delete them there`
     return { name: 'Sink configuration', status: 'notice', error: { code: 'table_truncated', message } }
   }
 
@@ -348,9 +348,9 @@ export class SourceActor {
           this.#republishedAt = new Date()
           observer.republished?.(exists)
           const { publication } = database.slot
-          const what = exists ? 'was dropped and made again' : 'is gone'
+          const what = exists ? 'was dropped and created again' : 'has been dropped'
           observer.notice?.(
-            `publication "${publication}" ${what}: what its tables had written while there was none never comes. Touch the rows of its tables${exists ? '' : ', once it is made again'}`,
+            `publication "${publication}" ${what}: changes that its tables get while there is no publication are missing. ${exists ? 'T' : 'Create it again, then t'}ouch the rows of its tables by an UPDATE`,
           )
         },
         phantoms: (from, messages) => {

@@ -101,7 +101,7 @@ export class ClusterAcks {
     const node = registry.live.get(holder)
     if (holder === registry.id) await pulledSink(engine, sinkId)[what](ids)
     else if (node) await peers.ask(node, PEER_CALLS[what], sinkId, ids)
-    else throw new EngineError('PARTITION_MOVING', 'the owner is not live any more', { node: holder })
+    else throw new EngineError('PARTITION_MOVING', 'the process that owns the partition is not live any more', { node: holder })
   }
 
   /** Makes messages deliverable again that a client did not get, as far as their owners can be reached. */

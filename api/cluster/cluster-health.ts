@@ -27,7 +27,7 @@ export function wholeHealth(parts: readonly PartialHealth[]): Health | undefined
     }
   }
   const silent = parts.filter(({ health }) => health === undefined).map(({ node }) => node)
-  const error = { code: 'PEER_UNREACHABLE', message: `does not say how it is: ${silent.join(', ')}` }
+  const error = { code: 'PEER_UNREACHABLE', message: `no answer from ${silent.join(', ')}: the health of the sink there is not known` }
   const checks = [...worstOf.values(), ...(silent.length > 0 ? [{ name: 'Nodes', status: 'warning', error } as const] : [])]
   return { name: first.health.name, status: worst(checks), checks }
 }

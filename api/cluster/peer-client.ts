@@ -163,7 +163,7 @@ export class PeerClient implements AsyncDisposable {
     if (!this.#key.isAnswer(answer.headers[PEER_HEADER], mac, { status, body: answer.body, counts: countsOf(answer.headers) })) {
       throw new EngineError(
         'PEER_REFUSED',
-        `what answers at ${node.address} (status ${status}) does not share the key of node ${node.name}`,
+        `the answer from ${node.address} (status ${status}) is not signed with the VAULT_KEY of node ${node.name}`,
         { node: node.name, address: node.address, status },
       )
     }

@@ -94,15 +94,15 @@ export function addPeerRoutes(
       const isOurs = claim !== undefined && !('meantFor' in claim) && taken.take(claim)
       if (isOurs) strangers.know(request.raw.socket)
       else if (!strangers.admit(request.raw.socket, reply.raw)) return reply.hijack()
-      if (!claim) throw new EngineError('PEER_UNAUTHORIZED', 'The path is for the other nodes of the cluster.')
+      if (!claim) throw new EngineError('PEER_UNAUTHORIZED', 'This path is only for the other nodes of the cluster.')
       request.peer = { bodyHash: '', timeMs: 0, ...claim } // before all else, so that errors are signed too
-      if ('meantFor' in claim) throw new EngineError('PEER_UNREACHABLE', 'the node that is asked is not here any more')
-      if (!isOurs) throw new EngineError('PEER_UNAUTHORIZED', 'The request was sent before.')
+      if ('meantFor' in claim) throw new EngineError('PEER_UNREACHABLE', 'the node that was asked does not run at this address any more')
+      if (!isOurs) throw new EngineError('PEER_UNAUTHORIZED', 'This signed request has been sent before.')
       reply.header('content-type', JSON_TYPE)
     })
     scope.addHook('preValidation', async (request) => {
       if (request.peer && !key.isBody(request.peer, Buffer.isBuffer(request.body) ? request.body : ''))
-        throw new EngineError('PEER_UNAUTHORIZED', 'The body is not the one that was signed.')
+        throw new EngineError('PEER_UNAUTHORIZED', 'The body of the request is not the one that was signed.')
     })
     scope.addHook('onSend', async (request, reply, payload: string | Buffer | undefined) => {
       if (!request.peer) return

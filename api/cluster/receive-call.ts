@@ -16,7 +16,8 @@ export class WaitingPlaces {
   /** @returns gives the place back. @throws EngineError TOO_MANY_WAITING */
   take({ id, max_waiting: max }: Pick<Sink, 'id' | 'max_waiting'>): Disposable {
     const taken = this.#taken.get(id) ?? 0
-    if (taken >= max) throw new EngineError('TOO_MANY_WAITING', `${taken} receives wait for messages of this sink already`, { max })
+    if (taken >= max)
+      throw new EngineError('TOO_MANY_WAITING', `${taken} receive requests already wait for messages of this sink (max_waiting)`, { max })
     this.#taken.set(id, taken + 1)
     return {
       [Symbol.dispose]: () => {

@@ -138,7 +138,7 @@ export const VERBS: { readonly [V in Verb]: Place<V> } = {
   retrySource: {
     path: '/sources/:database/retry',
     deadlineMs: (_databaseId, { wait_ms }) => wait_ms + SHORT_MS,
-    silent: 'a node has not answered: its source may still have to be told to try again',
+    silent: 'a node has not answered: its source may not have been told to try again',
     run: (engine, ...asked) => engine.retrySource(...asked),
     merge: async (asked) => {
       const all = await answersOf(asked) // any process may get the lock of the source
@@ -174,16 +174,16 @@ export const PEER_CALLS = {
   reload: call({
     path: '/reload',
     deadlineMs: RELOAD_MS,
-    silent: 'a node has not said that an edit has reached it; it reads it by itself within seconds',
+    silent: 'a node has not answered that it has read an edit; it reads the edit by itself within seconds',
     run: (engine) => engine.reload().then(done),
   }),
-  report: call({ path: '/report', deadlineMs: SHORT_MS, silent: 'a node does not say how it is', run: reportOf }),
+  report: call({ path: '/report', deadlineMs: SHORT_MS, silent: 'a node does not answer a request for its health', run: reportOf }),
 }
 
 /** Finds a pull sink that this process runs. @throws EngineError SINK_NOT_RUNNING */
 export function pulledSink(engine: LocalEngine, id: string): PulledSink {
   const running = engine.sink(id)
-  if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink has no actor on this node', { sink: id })
+  if (!running) throw new EngineError('SINK_NOT_RUNNING', 'the sink does not run on this node', { sink: id })
   return running
 }
 

@@ -46,6 +46,6 @@ export function endpointOperations(ports: EndpointPorts): Operation[] {
 async function noTestService(): Promise<never> {
   throw new EngineError(
     'DESTINATION_UNREACHABLE',
-    'no public test service is to be reached from here: TAILRACE_TEST_ENDPOINTS=true lets it have rows',
+    'webhook.site: this service may not use the public test service, which would see your rows. TAILRACE_TEST_ENDPOINTS=true allows it',
   )
 }

@@ -167,7 +167,10 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
         if (state === 'delivered' || state === 'acknowledged') throw notThere(id)
         const [newest]: readonly unknown[] = attempts
         if (edit === 'redeliver' && state === 'discarded' && isObject(newest) && newest['code'] === 'MESSAGE_TOO_LARGE')
-          throw new EngineError('MESSAGE_NOT_KEPT', 'The message was too large: its content is not kept.')
+          throw new EngineError(
+            'MESSAGE_NOT_KEPT',
+            "The message was larger than MAX_MESSAGE_MB: its content was not kept, so it can't be delivered again.",
+          )
         return done(await engine.editMessages(sink.id, { edit, choice: [id] }))
       },
     },
@@ -202,14 +205,19 @@ const statesFor = (edit: MessageEdit) => STATES.filter((state) => edit === 'rede
 
 /** @throws EngineError PARTITION_MOVING: some were left as they are, because nobody has them at the moment */
 function done({ known, served, edited }: Awaited<ReturnType<EngineVerbs['editMessages']>>): { success: true; messages: number } {
-  if (served < known) throw new EngineError('PARTITION_MOVING', `${known - served} of ${known} messages have no live owner`)
+  if (served < known)
+    throw new EngineError(
+      'PARTITION_MOVING',
+      `${known - served} of ${known} messages are in partitions that no live process owns; the others are done`,
+    )
   return { success: true, messages: edited }
 }
 
 function choiceOf(edit: MessageEdit, { ids, state, ...others }: Readonly<Record<string, unknown>>): MessageChoice {
   const [other] = Object.keys(others)
-  if (other !== undefined) throw new EngineError('REQUEST_INVALID', `there is no field "${other.slice(0, 100)}": give ids or state.`)
-  if ((ids === undefined) === (state === undefined)) throw new EngineError('REQUEST_INVALID', 'give either ids or state.')
+  if (other !== undefined)
+    throw new EngineError('REQUEST_INVALID', `"${other.slice(0, 100)}" is not a field of this request: give ids or state.`)
+  if ((ids === undefined) === (state === undefined)) throw new EngineError('REQUEST_INVALID', 'Give either ids or state.')
   const all = oneOf('state', state, statesFor(edit))
   if (all !== undefined) return all
   const given: readonly unknown[] = Array.isArray(ids) ? ids : []
@@ -224,4 +232,4 @@ function oneOf<T extends string>(name: string, value: unknown, values: readonly 
   return found
 }
 
-const notThere = (id: string) => new EngineError('NOT_FOUND', `No message "${id.slice(0, 100)}" waits outside the log or is on record.`)
+const notThere = (id: string) => new EngineError('NOT_FOUND', `There is no message "${id.slice(0, 100)}" that is parked or on record.`)

@@ -24,7 +24,8 @@ export async function makeTestUrl(egress: Egress, service = SERVICE): Promise<st
     })
     if (failure) throw new EngineError('DESTINATION_UNREACHABLE', `${service} does not answer: ${failure.message}`)
     const uuid = answer.status < 300 ? /"uuid"\s*:\s*"([0-9a-f-]{36})"/.exec(answer.body.toString())?.[1] : undefined
-    if (uuid === undefined) throw new EngineError('DESTINATION_UNREACHABLE', `${service} answers ${answer.status} and makes no address`)
+    if (uuid === undefined)
+      throw new EngineError('DESTINATION_UNREACHABLE', `${service} answers with status ${answer.status} and without an address`)
     return `${service}/${uuid}`
   } finally {
     await pool.close()

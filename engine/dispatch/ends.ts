@@ -54,7 +54,7 @@ function whereIs({ window: w, parked, restored }: Dispatcher, seq: number, offse
 /** An end has found nothing to end. @throws EngineError INTERNAL: the owner sends, so that it was a message in its hands */
 function foundNothing({ sends }: Dispatcher, where: 'untouched' | 'unread' | 'unknown', offset: number, index: number): void {
   if (sends)
-    throw new EngineError('INTERNAL', `the end of message ${offset}.${index}, which is ${where} and not in flight`, { offset, index })
+    throw new EngineError('INTERNAL', `message ${offset}.${index} ended without being in flight: it is ${where}`, { offset, index })
 }
 
 /**

@@ -174,15 +174,15 @@ export class StreamCopies {
   /** Names the copy, so that it is not taken for a topic that nobody reads, and makes it. */
   async #begin({ sinkId, generation, partitions }: Holding): Promise<TopicName> {
     const { query, log } = this.#options
-    const named = await ask(
+    const { rows } = await ask(
       query,
       `insert into tailrace.stream_copy (sink_id, generation, topic) select sink_id, generation, ${NEW_COPY} from tailrace.generation
        where sink_id = $1::text::uuid and generation = $2 on conflict (sink_id, generation) do update set topic = excluded.topic returning topic`,
       [sinkId, generation],
     )
-    const [copy] = rowsOf({ topic: 'text' }, named)
-    if (!copy) throw new EngineError('NOT_FOUND', 'the sink has been deleted')
-    const { topic } = copy
+    const [row] = rows
+    if (!row) throw new EngineError('NOT_FOUND', 'the sink has been deleted')
+    const topic = String(row.topic)
     await makeTopics(query, log, [{ topic, partitions }])
     return topic
   }

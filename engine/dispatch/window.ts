@@ -48,7 +48,7 @@ export type WindowPack = {
 
 /** Gives the messages of a pack that has unfinished ones. @throws EngineError INTERNAL: it has none */
 export function openView({ view, offset }: WindowPack): PackView {
-  if (!view) throw new EngineError('INTERNAL', `record ${offset} has nothing open`, { offset })
+  if (!view) throw new EngineError('INTERNAL', `record ${offset} has no unfinished messages`, { offset })
   return view
 }
 
@@ -156,7 +156,7 @@ export class Window {
 
   #at(place: number): WindowPack {
     const pack = this.#packs[place]
-    if (!pack) throw new EngineError('INTERNAL', 'the window has no such record')
+    if (!pack) throw new EngineError('INTERNAL', `the window has no record in place ${place}`)
     return pack
   }
 

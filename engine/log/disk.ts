@@ -49,7 +49,7 @@ export class DiskRoom {
 
   #full(): EngineError {
     const { freeMb, reserveMb } = this.#seen
-    const text = `${freeMb} MB are left on the disk of the log, of which ${reserveMb} MB are kept in reserve`
+    const text = `the disk of the log has ${freeMb} MB free, and Tailrace keeps ${reserveMb} MB of it free`
     return new EngineError('LOG_DISK_FULL', text, { freeMb, reserveMb })
   }
 
@@ -91,11 +91,11 @@ export class FlushLimit {
   async flushed(write: Promise<boolean>): Promise<void> {
     try {
       const { flushed = write }: LmdbWrite = write
-      const late = () => this.#failed(`the disk has not taken a write of the log within ${this.#timeoutMs} ms`)
+      const late = () => this.#failed(`the disk did not finish a write of the log within ${this.#timeoutMs} ms`)
       await within(this.#timeoutMs, Promise.all([write, flushed]), late)
     } catch (cause) {
       if (cause instanceof EngineError) throw cause
-      if (isRefused(cause)) throw this.#failed('the disk has refused a write of the log')
+      if (isRefused(cause)) throw this.#failed('the disk refused a write of the log')
       throw new EngineError('LOG_APPEND_FAILED', `the log could not be written: ${errorText(cause)}`, {}, { cause })
     }
   }
@@ -103,7 +103,7 @@ export class FlushLimit {
   /** For each write that nobody waits for, because a later one is waited for: it may be in a commit of its own, which the disk refuses. */
   watch(write: Promise<boolean>): void {
     write.catch((cause: unknown) => {
-      if (isRefused(cause)) this.#failed('the disk has refused a write of the log')
+      if (isRefused(cause)) this.#failed('the disk refused a write of the log')
     })
   }
 

@@ -120,7 +120,11 @@ class EmbeddedLog implements Log {
     this.#cache = new TailCache(CACHE_BYTES)
     const format = this.#meta.get('format')
     if (typeof format === 'number' && format > FORMAT) {
-      throw new EngineError('LOG_TOO_NEW', `the log in ${folder} has format ${format}, known up to ${FORMAT}`, { format, known: FORMAT })
+      throw new EngineError(
+        'LOG_TOO_NEW',
+        `the log in ${folder} has format ${format}; this version of Tailrace reads formats up to ${FORMAT}`,
+        { format, known: FORMAT },
+      )
     }
     const identity = this.#meta.get('identity')
     this.identity = typeof identity === 'string' ? identity : randomUUID()
@@ -216,7 +220,7 @@ class EmbeddedLog implements Log {
 
   async append(records: readonly AppendRecord[], progress: Progress): Promise<void> {
     if (this.#failed.has(progress.source))
-      throw new EngineError('LOG_APPEND_FAILED', 'an append of this run has failed before: nothing may follow it')
+      throw new EngineError('LOG_APPEND_FAILED', 'an earlier append of this run failed: nothing is appended until the source starts again')
     const placed = records.map((record) => ({ record, topic: this.#topic(record.topic), offset: 0 }))
     const touched = new Map<PartitionState, { topic: OpenTopic; partition: number; next: number; bytes: number }>()
     try {
@@ -277,7 +281,7 @@ class EmbeddedLog implements Log {
 
   async lacks(source: string, appends: number): Promise<string | undefined> {
     const kept = this.appendCount(source)
-    return kept < appends ? `it ends with append ${kept} of the source, and had ${appends}` : undefined
+    return kept < appends ? `it ends with append ${kept} of the source, and the state database knows of ${appends}` : undefined
   }
 
   async *read(name: TopicName, partition: number, from: number, signal: AbortSignal, before = Infinity): AsyncIterable<LogRecord> {
@@ -353,7 +357,7 @@ class EmbeddedLog implements Log {
       bytes = 0
     }
     signal.throwIfAborted()
-    if (source.deleted || this.#closed) throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${from} has gone`, { topic: from })
+    if (source.deleted || this.#closed) throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${from} has been deleted`, { topic: from })
     await this.#put(target, partition, [...batch, { offset: next, pack: end }])
     return next + 1
   }
@@ -473,7 +477,7 @@ class EmbeddedLog implements Log {
     if (topic.deleted) {
       for (const { key } of items) this.#disk.watch(this.#records.remove(key))
       await this.#disk.flushed(this.#meta.remove(`counters:${topic.name}/${partition}`))
-      throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${topic.name} has gone`, { topic: topic.name })
+      throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${topic.name} has been deleted`, { topic: topic.name })
     }
     Object.assign(state, counters)
   }

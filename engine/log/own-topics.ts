@@ -45,7 +45,7 @@ export async function refuseForeignLog(log: Log, query: Query): Promise<void> {
   const known = new Set(sinks.map(({ id }) => id))
   const foreign = topics.filter(({ topic }) => !known.has(topic.slice(0, topic.lastIndexOf('.'))))
   if (foreign.length === 0) return
-  throw new EngineError('LOG_FOREIGN', `the log has ${foreign.length} topics that this state database has never known`, {
+  throw new EngineError('LOG_FOREIGN', `the log has ${foreign.length} topics that this state database did not create`, {
     topics: foreign.length,
   })
 }

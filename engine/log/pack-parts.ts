@@ -60,7 +60,8 @@ type Part = Readonly<{ term: number; index: number; count: number }>
 function partOf(record: Buffer): Part | undefined {
   const { term } = Pack.header(record)
   if (record.readUInt8(VERSION_AT) !== PART_VERSION) return undefined
-  if (record.length < PART_BYTES) throw new EngineError('PACK_MALFORMED', `a part of a pack has ${record.length} bytes`)
+  if (record.length < PART_BYTES)
+    throw new EngineError('PACK_MALFORMED', `a record of the log can't be read: a part of a pack has only ${record.length} bytes`)
   return { term, index: record.readUInt32LE(HEADER_BYTES), count: record.readUInt32LE(HEADER_BYTES + 4) }
 }
 

@@ -112,10 +112,11 @@ export class Pack {
 
   /** Reads the header alone. @throws EngineError PACK_MALFORMED */
   static header(record: Buffer): PackHeader {
-    if (record.length < HEADER_BYTES) throw malformed(`${record.length} bytes are no header`)
+    if (record.length < HEADER_BYTES) throw malformed(`it has ${record.length} bytes, less than a header`)
     if (record.readUInt16LE(0) !== MAGIC) throw malformed('it does not begin as a pack')
     const version = record.readUInt8(2)
-    if (version > PART_VERSION) throw malformed(`its format is version ${version}, known up to ${PART_VERSION}`)
+    if (version > PART_VERSION)
+      throw malformed(`its format is version ${version}; this version of Tailrace reads up to version ${PART_VERSION}`)
     const count = record.readUInt32LE(4)
     const history = record.readUInt32LE(8)
     return {
@@ -148,7 +149,7 @@ export class Pack {
   /** @throws EngineError PACK_MALFORMED: lengths that don't fit, a newer version, damaged bytes */
   static decode(record: Buffer): Pack {
     const header = Pack.header(record)
-    if (record.readUInt8(2) === PART_VERSION) throw malformed('it is a part of one')
+    if (record.readUInt8(2) === PART_VERSION) throw malformed('it is a part of a record')
     const t = record.readUInt32LE(76)
     const { count: n, rawBytes } = header
     const fixed = n * BYTES_PER_MESSAGE + t * BYTES_PER_TRANSACTION

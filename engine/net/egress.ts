@@ -71,7 +71,7 @@ export class Egress {
       if (family !== 0 && rest.length === 0 && (prefix === undefined || isPrefix(prefix, family)))
         this.#allowed.addSubnet(network, prefix === undefined ? (family === 4 ? 32 : 128) : Number(prefix), family === 4 ? 'ipv4' : 'ipv6')
       else if (/^(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?$/i.test(entry)) names.push(plainName(entry))
-      else throw new EngineError('SETTING_INVALID', `"${entry.slice(0, 100)}" is no host, *.suffix, address or range`)
+      else throw new EngineError('SETTING_INVALID', `"${entry.slice(0, 100)}" is not a host, *.suffix, address or range of addresses`)
     }
     this.#allowedNames = names
   }

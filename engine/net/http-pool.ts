@@ -196,7 +196,7 @@ export class HttpPool {
   async close(): Promise<void> {
     this.#isClosed = true
     clearTimeout(this.#timer)
-    for (const call of this.#waiting.splice(0)) call.onResponseError(undefined, new Error('closed'))
+    for (const call of this.#waiting.splice(0)) call.onResponseError(undefined, new Error('the connections were closed'))
     await Promise.all(this.#clients.map((client) => client.destroy()))
   }
 }
@@ -258,7 +258,7 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
-    if (this.isSettled) return controller.abort(new Error('given up'))
+    if (this.isSettled) return controller.abort(new Error('the request was given up'))
     this.#controller = controller
     this.#started = true
   }
@@ -272,7 +272,7 @@ class Call implements Dispatcher.DispatchHandler, Member {
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     this.#keep(chunk)
     this.#bytes += chunk.length
-    if (this.#bytes > MAX_ANSWER_BYTES) controller.abort(new Error(`an answer of more than ${MAX_ANSWER_BYTES} bytes`))
+    if (this.#bytes > MAX_ANSWER_BYTES) controller.abort(new Error(`the answer has more than ${MAX_ANSWER_BYTES} bytes`))
   }
 
   #keep(chunk: Buffer): void {

@@ -26,7 +26,9 @@ export class GuardedSocket extends Socket {
     const [port, host] = given
     if (typeof port === 'number' && typeof host === 'string') this.#connectTo(host, port)
     else
-      this.destroy(new EngineError('EGRESS_REFUSED', 'a database of an account is reached by host and port, not by a socket in a folder'))
+      this.destroy(
+        new EngineError('EGRESS_REFUSED', 'hostname must be a host name or an IP address: a folder with a Unix socket is not allowed'),
+      )
     return this
   }
 

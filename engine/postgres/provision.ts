@@ -90,7 +90,11 @@ async function requireReplication(client: Client): Promise<void> {
       `wal_level of the server is "${server?.level}"; run: alter system set wal_level = 'logical'; and restart it`,
     )
   }
-  if (!server.may) throw new EngineError('SOURCE_REFUSED', `the user may not replicate; run: alter role ${server.name} replication;`)
+  if (!server.may)
+    throw new EngineError(
+      'SOURCE_REFUSED',
+      `the user ${server.name} lacks the right REPLICATION; run: alter role ${server.name} replication;`,
+    )
 }
 
 async function ensurePublication(client: Client, { name, create, initSql }: Provision['publication'], isTrial: boolean): Promise<boolean> {
@@ -112,7 +116,7 @@ async function ensurePublication(client: Client, { name, create, initSql }: Prov
   }
   const made = await client.query('select from pg_publication where pubname = $1', [name])
   if (made.rows.length > 0) return true
-  throw new EngineError('PUBLICATION_MISSING', `init_sql did not make the publication "${name}"`, { publication: name })
+  throw new EngineError('PUBLICATION_MISSING', `init_sql did not create the publication "${name}"`, { publication: name })
 }
 
 async function ensureSlot(client: Client, { name, create }: Provision['slot'], isTrial: boolean): Promise<boolean> {
@@ -127,7 +131,12 @@ async function ensureSlot(client: Client, { name, create }: Provision['slot'], i
     return true
   } catch (cause) {
     if (codeOf(cause) !== QUERY_CANCELED) throw cause
-    throw new EngineError('SLOT_BLOCKED', `the slot "${name}" waits for ${await oldestTransaction(client)}`, { slot: name }, { cause })
+    throw new EngineError(
+      'SLOT_BLOCKED',
+      `the slot "${name}" can't be created while a transaction is open: ${await oldestTransaction(client)}`,
+      { slot: name },
+      { cause },
+    )
   }
 }
 

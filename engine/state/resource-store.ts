@@ -166,8 +166,6 @@ type StoredTable<T extends ResourceType> = Readonly<{
   /** Gives the columns that hold something else than the field of their name. */
   encode?: (input: InputOf<T>, saving: Saving<T>) => Values | Promise<Values>
   decode: (row: Row) => StoredOf<T>
-  /** the fields of sinks that hold the name of such a resource */
-  namedIn?: readonly (readonly [column: string, field: string])[]
   /** Writes what belongs to it. */
   saved?: (query: Query, stored: StoredOf<T>, before: StoredOf<T> | undefined) => Promise<void>
 }>
@@ -197,14 +195,8 @@ export class ResourceStore {
       columns: ENDPOINT,
       encode: ({ encryptedHeaders }) => ({ encryptedHeaders: this.#encrypted(encryptedHeaders) }),
       decode: (row) => this.#endpoint(row),
-      namedIn: [['destination', 'http_endpoint']],
     },
-    function: {
-      table: 'function',
-      columns: FUNCTION,
-      decode: (row) => rowOf(FUNCTION, row),
-      namedIn: FUNCTION_FIELDS.map((field) => ['settings', field] as const),
-    },
+    function: { table: 'function', columns: FUNCTION, decode: (row) => rowOf(FUNCTION, row) },
     sink: {
       table: 'sink',
       columns: SINK,
@@ -298,7 +290,7 @@ export class ResourceStore {
   /** Gives a resource another name; those that go by its name go by the new one. */
   async rename(query: Query, type: ResourceType, { id, accountId, name }: StoredOf<ResourceType>, newName: string): Promise<void> {
     await query(`update ${this.#tables[type].table} set name = $2, updated_at = now() where id = $1`, [id, newName])
-    for (const [column, field] of this.#tables[type].namedIn ?? [])
+    for (const [column, field] of REFERENCES[type])
       await query(
         `update sink set ${column} = jsonb_set(${column}, array[$4], to_jsonb($3::text)), updated_at = now()
          where account_id = $1 and ${column} ->> $4 = $2`,
@@ -390,6 +382,14 @@ export class ResourceStore {
   }
 }
 
+/** The fields of sinks that hold the name of a resource, by type. */
+const REFERENCES: Readonly<Record<ResourceType, readonly (readonly [column: string, field: string])[]>> = {
+  database: [],
+  http_endpoint: [['destination', 'http_endpoint']],
+  function: FUNCTION_FIELDS.map((field) => ['settings', field] as const),
+  sink: [],
+}
+
 const columnOf = (name: string): string => name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
 
 /**
@@ -429,7 +429,7 @@ async function placeOf(query: Query, account: Account, { name, database }: Pick<
     [account.id, database, name],
   )
   const [place] = rowsOf({ databaseId: 'text', partitions: 'int?' }, answer)
-  if (!place) throw new EngineError('NOT_FOUND', `the database "${database}" is not known`)
+  if (!place) throw new EngineError('NOT_FOUND', `there is no database "${database}"`)
   return place
 }
 

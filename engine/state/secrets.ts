@@ -33,7 +33,7 @@ export class Vault {
       decipher.setAuthTag(secret.subarray(1 + NONCE_BYTES, 1 + NONCE_BYTES + TAG_BYTES))
       return decipher.update(secret.subarray(1 + NONCE_BYTES + TAG_BYTES), undefined, 'utf8') + decipher.final('utf8')
     } catch (cause) {
-      throw new EngineError('SECRET_UNREADABLE', 'a stored secret does not open with this VAULT_KEY', {}, { cause })
+      throw new EngineError('SECRET_UNREADABLE', "a stored secret can't be decrypted with this VAULT_KEY", {}, { cause })
     }
   }
 }

@@ -94,7 +94,7 @@ export async function missingNames<T extends SourceName>(connection: Connection,
 /** Says what is wrong with a name, as the rest of a sentence about the field that has it. */
 export function reasonOf({ kind, name, column, isOutsideIdentity = false }: Missing): string {
   if (isOutsideIdentity)
-    return `groups by the column ${column?.slice(0, 100)}, which Postgres does not tell of the old rows of ${name.slice(0, 200)}: deletes would be in other groups. Remedy: alter table ${name.slice(0, 200)} replica identity full`
+    return `groups by the column ${column?.slice(0, 100)}, which is not in the replica identity of ${name.slice(0, 200)}: Postgres does not send it for deleted rows, so deletes would be in other groups. Remedy: alter table ${name.slice(0, 200)} replica identity full`
   return column === undefined
     ? `names the ${kind} ${name.slice(0, 200)}, which the source database does not have`
     : `names the column ${column.slice(0, 100)}, which ${name.slice(0, 200)} does not have`

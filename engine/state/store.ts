@@ -129,10 +129,14 @@ async function migrate(config: ClientConfig): Promise<void> {
     const { rows } = await client.query('select coalesce(max(number), 0) as newest from tailrace.migration')
     const { newest } = rowOf({ newest: 'int' }, rows[0])
     if (newest > files.length) {
-      throw new EngineError('STATE_TOO_NEW', `the state database is at version ${newest}, this program knows ${files.length}`, {
-        version: newest,
-        known: files.length,
-      })
+      throw new EngineError(
+        'STATE_TOO_NEW',
+        `the state database is at version ${newest}; this version of Tailrace knows versions up to ${files.length}`,
+        {
+          version: newest,
+          known: files.length,
+        },
+      )
     }
     for (const [i, file] of files.entries()) {
       if (i < newest) continue
@@ -169,7 +173,7 @@ class Turns {
     this.#last.set(key, ended)
     try {
       if (before && !(await this.#inTime(before)))
-        throw new EngineError('STATE_UNAVAILABLE', `the state database: the row ${key} has been held for ${this.#limitMs} ms`)
+        throw new EngineError('STATE_UNAVAILABLE', `the state database: the row ${key} has been locked for ${this.#limitMs} ms`)
       return await work()
     } finally {
       resolve()

@@ -136,7 +136,7 @@ export class AppendLoop {
     try {
       const appending = log.append(append.records, append.progress)
       this.#appending = appending.catch(() => undefined)
-      const text = `an append of ${append.bytes} bytes has not settled within ${timeoutMs} ms`
+      const text = `the log did not finish an append of ${append.bytes} bytes within ${timeoutMs} ms`
       await within(timeoutMs, appending, () => new EngineError('LOG_APPEND_TIMEOUT', text, { bytes: append.bytes }))
     } catch (error) {
       return this.#fail(error)
@@ -183,6 +183,6 @@ export function leaveBehind(log: Log, source: string, settled: Promise<unknown>)
  * @throws EngineError LOG_APPEND_TIMEOUT
  */
 export async function formerAppend(log: Log, source: string, timeoutMs: number): Promise<void> {
-  const text = `an append of the former run is still open after ${timeoutMs} ms`
+  const text = `the log did not finish an append of the former run within ${timeoutMs} ms`
   await within(timeoutMs, openAppends.get(log)?.get(source) ?? Promise.resolve(), () => new EngineError('LOG_APPEND_TIMEOUT', text))
 }

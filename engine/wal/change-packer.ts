@@ -289,7 +289,9 @@ export class ChangePacker implements PgoutputHandler<Said> {
     if (this.#cursor.idx >= this.#knownIdx) this.#announceKnown()
     const relation = this.#relations.get(oid)
     if (relation === undefined)
-      throw new EngineError('MESSAGE_MALFORMED', `a change of relation ${oid}, which was not announced`, { relation: oid })
+      throw new EngineError('MESSAGE_MALFORMED', `Postgres sent a change of relation ${oid} without describing the relation before`, {
+        relation: oid,
+      })
     if (relation === 'internal') return undefined
     if (oid !== this.#lastMet) {
       this.#met.add(oid)

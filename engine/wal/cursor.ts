@@ -39,12 +39,12 @@ export class Cursor {
     return this.#transaction !== undefined
   }
   get transaction(): PackTransaction {
-    if (!this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a change came outside of a transaction')
+    if (!this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'Postgres sent a change outside of a transaction')
     return this.#transaction
   }
 
   begin(lsn: Lsn, xid: number, commitTimeUs: number): void {
-    if (this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a transaction began within another')
+    if (this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'Postgres began a transaction within another one')
     const transaction = { lsn, xid, commitTimeUs }
     this.#landmark?.begin(transaction)
     this.#history = historyAt(this.#incarnations, lsn)
@@ -57,7 +57,7 @@ export class Cursor {
 
   commit(): void {
     this.settle()
-    if (!this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'a commit came outside of a transaction')
+    if (!this.#transaction) throw new EngineError('MESSAGE_MALFORMED', 'Postgres sent a commit outside of a transaction')
     this.#transaction = undefined
   }
 

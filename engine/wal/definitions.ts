@@ -91,7 +91,7 @@ export class Definitions {
     const { store, log, cursor, routing, landmark, observer } = this.#options
     const { position, isDurable } = cursor
     const found = await store.routingVersion(number)
-    if (!found) observer.notice?.(`a mark names routing version ${number}, which is not known`)
+    if (!found) observer.notice?.(`a mark in the write-ahead log names routing version ${number}, which the state database does not know`)
     if (!found || (found.position === undefined && landmark.isAhead)) return [] // its place would be of another past
     // what the log has was made ready before it was appended, and some topics may be gone again
     const ends = isDurable ? [] : await beginTopics(store, log, { from: routing.active, to: found.routing, position })

@@ -62,7 +62,11 @@ export function succession(known: readonly Incarnation[], system: System): Succe
     }
     const theirEnd = segments[shared]?.endsAt
     const fork = lower(ourEnd, theirEnd)
-    if (fork === undefined) throw new EngineError('INTERNAL', 'two timelines of one number have no end') // else they would be the same
+    if (fork === undefined)
+      throw new EngineError(
+        'INTERNAL',
+        'the timelines of the server and of the state database have the same number, and neither has an end',
+      ) // else they would be the same
     const added: Incarnation[] = []
     let from = fork
     for (const segment of segments.slice(shared)) {
@@ -142,7 +146,10 @@ export function decideStart(facts: StartFacts): Start {
   // accepted below what was saved: no gap is there, the run before has found another past
   if (system.flushedLsn < seen || (isAccepted && slotConfirmed <= saved)) {
     if (!isAccepted)
-      throw wentBack(facts, `its log ends at ${formatLsn(system.flushedLsn)}, and it had sent changes up to ${formatLsn(seen)}`)
+      throw wentBack(
+        facts,
+        `its write-ahead log ends at LSN ${formatLsn(system.flushedLsn)}, and it had sent changes up to LSN ${formatLsn(seen)}`,
+      )
     return { confirmed: slotConfirmed, added: nextOf(known, slotConfirmed), gapAccepted: true, phantomsFrom: slotConfirmed }
   }
   if (slotConfirmed > saved && !isAccepted) throw gap(facts, saved, saved)
@@ -156,7 +163,7 @@ const nextOf = (known: readonly Incarnation[], beginsAt: Lsn): readonly Incarnat
 
 /** Gives the command by which a user accepts that changes are missing; the source starts again by it. */
 export const acceptRemedy = (database: string): string =>
-  `accept it by: npx tailrace source accept-gap ${database} (or POST /api/postgres_databases/${database}/accept_gap); then touch the rows of its tables`
+  `accept that changes are missing: npx tailrace source accept-gap ${database} (or POST /api/postgres_databases/${database}/accept_gap); then touch the rows of its tables by an UPDATE`
 
 /** @param limit what is durable of this server; undefined: it is another one */
 function gap(facts: StartFacts, saved: Lsn, limit: Lsn | undefined): EngineError {
@@ -164,9 +171,9 @@ function gap(facts: StartFacts, saved: Lsn, limit: Lsn | undefined): EngineError
   const savedAt = formatLsn(limit ?? saved)
   const why =
     limit === undefined
-      ? `the server is another one (system identifier ${facts.system.systemIdentifier}, timeline ${facts.system.timeline}); changes up to ${savedAt} of the former one are durable`
-      : `changes up to ${savedAt} are durable, those from there to ${slotAt} can't be read from it`
-  return new EngineError('SLOT_GAP', `slot "${facts.slot}" stands at ${slotAt}: ${why}. To go on, ${acceptRemedy(facts.database)}`, {
+      ? `this is another server (system identifier ${facts.system.systemIdentifier}, timeline ${facts.system.timeline}); of the former server, changes up to LSN ${savedAt} are durable`
+      : `changes up to LSN ${savedAt} are durable, and the slot has lost those from there to LSN ${slotAt}`
+  return new EngineError('SLOT_GAP', `slot "${facts.slot}" is at LSN ${slotAt}: ${why}. To go on, ${acceptRemedy(facts.database)}`, {
     slot: facts.slot,
     saved: savedAt,
     slotConfirmed: slotAt,
@@ -177,8 +184,8 @@ function elsewhere(facts: StartFacts, saved: Lsn): EngineError {
   const slotAt = formatLsn(facts.slotConfirmed)
   return new EngineError(
     'SLOT_GAP',
-    `slot "${facts.slot}" stands at ${slotAt} and belongs to another database than the one that was read until now, up to ${formatLsn(saved)}: ` +
-      `what that one has written since would never come. Point the source back to it; or, to go on with this one from its slot's position, ${acceptRemedy(facts.database)}`,
+    `slot "${facts.slot}" is at LSN ${slotAt} and belongs to another database than the one that was read until now, up to LSN ${formatLsn(saved)}: ` +
+      `later changes of the former database would be missing. Point the source back to the former database. Or, to go on with this one from the position of its slot, ${acceptRemedy(facts.database)}`,
     { slot: facts.slot, saved: formatLsn(saved), slotConfirmed: slotAt },
   )
 }
@@ -187,7 +194,7 @@ function elsewhere(facts: StartFacts, saved: Lsn): EngineError {
 export function wentBack(facts: Pick<StartFacts, 'database' | 'slot' | 'slotConfirmed'>, why: string): EngineError {
   return new EngineError(
     'SOURCE_WENT_BACK',
-    `the server has another past than the one that was received: ${why}. To go on with a new history, ${acceptRemedy(facts.database)}`,
+    `the server lacks transactions that were received from it: ${why}. To go on with a new history, ${acceptRemedy(facts.database)}`,
     { slot: facts.slot, slotConfirmed: formatLsn(facts.slotConfirmed) },
   )
 }
@@ -252,7 +259,7 @@ export class Landmark {
     if (!this.#isAhead || !expected || lsn < expected.lsn) return
     if (lsn > expected.lsn) throw this.#missed(expected)
     if (xid !== expected.xid || commitTimeUs !== expected.commitTimeUs)
-      throw this.#otherPast(`at ${formatLsn(lsn)} stands transaction ${named({ xid, commitTimeUs })}, which was ${named(expected)}`)
+      throw this.#otherPast(`LSN ${formatLsn(lsn)} has transaction ${named({ xid, commitTimeUs })}, and had transaction ${named(expected)}`)
     this.#isAhead = false
   }
 
@@ -262,7 +269,7 @@ export class Landmark {
   }
 
   #missed(expected: TransactionName): EngineError {
-    return this.#otherPast(`at ${formatLsn(expected.lsn)} there is no transaction ${named(expected)} any more`)
+    return this.#otherPast(`LSN ${formatLsn(expected.lsn)} has no transaction ${named(expected)} any more`)
   }
 }
 

@@ -51,7 +51,8 @@ export async function mustFitSource(query: Query, log: Log, databaseId: string):
   for (const each of written) await mustKnow(query, log, source, each, known.get(each.key) ?? NOTHING_WRITTEN)
   const { readers } = await forgottenBy(query, log, databaseId)
   const [forgotten] = readers
-  if (forgotten) throw await stateWentBack(query, log, source, `${forgotten.reader} has read from the log, the state knows nothing of it`)
+  if (forgotten)
+    throw await stateWentBack(query, log, source, `${forgotten.reader} has read from the log, and the state database does not know it`)
 }
 
 /** Refuses to read a partition where log and state don't fit, before its term is raised. @throws EngineError as mustFitSource */
@@ -86,7 +87,8 @@ async function mustHaveCopies(query: Query, log: Log, { database, name }: Source
   const topics = new Set((await log.topics()).map(({ topic }) => topic))
   for (const { name: reader, topic, partition, copiedTo } of copies) {
     const next = topics.has(topic) ? (await log.stats(readerOf(topic, reader), partition)).next : 0
-    if (next < copiedTo) throw logWentBack(name, `partition ${partition} of ${topic} ends at ${next}, and ended at ${copiedTo}`)
+    if (next < copiedTo)
+      throw logWentBack(name, `partition ${partition} of topic ${topic} ends at offset ${next}, and ended at offset ${copiedTo} before`)
   }
 }
 
@@ -98,9 +100,20 @@ const NOTHING_WRITTEN: Owned = { term: 0, parked: 0 }
 const writtenBy = (key: string, { term, parked = 0 }: Commit): Written => ({ key, term, parked })
 
 async function mustKnow(query: Query, log: Log, source: SourceMemory, { key, term, parked }: Written, known: Owned): Promise<void> {
-  if (term > known.term) throw await stateWentBack(query, log, source, `term ${term} has written to ${key}, the state knows ${known.term}`)
+  if (term > known.term)
+    throw await stateWentBack(
+      query,
+      log,
+      source,
+      `term ${term} has written to ${key}, and the state database knows terms up to ${known.term}`,
+    )
   if (parked > known.parked)
-    throw await stateWentBack(query, log, source, `messages of ${key} were parked ${parked} times, the state knows of ${known.parked}`)
+    throw await stateWentBack(
+      query,
+      log,
+      source,
+      `messages of ${key} were parked ${parked} times, and the state database knows of ${known.parked}`,
+    )
 }
 
 type PartitionsRead = Readonly<{ reader: ReaderName; partitions: number }>
@@ -178,13 +191,18 @@ async function mustFit(query: Query, log: Log, source: SourceMemory, only?: Topi
   if (saved.identity !== log.identity)
     throw new EngineError(
       'LOG_CHANGED',
-      `the source "${name}" has been writing to log ${saved.identity}, this is log ${log.identity}: what the former one holds undelivered is not in it. ` +
-        `To go on without it, ${acceptRemedy(name)}`,
+      `the source "${name}" has been writing to log ${saved.identity}, and this is log ${log.identity}: it lacks the undelivered messages of the former log. ` +
+        `To go on without these, ${acceptRemedy(name)}`,
       { database: name, saved: saved.identity, found: log.identity },
     )
   const owner = log.remembered(database)
   if (owner && owner.term > term)
-    throw await stateWentBack(query, log, source, `term ${owner.term} has written to the log, the state knows ${term}`)
+    throw await stateWentBack(
+      query,
+      log,
+      source,
+      `term ${owner.term} has written to the log, and the state database knows terms up to ${term}`,
+    )
   const lacking = await log.lacks(database, saved.appends, only)
   if (lacking !== undefined) throw logWentBack(name, lacking)
 }
@@ -192,19 +210,20 @@ async function mustFit(query: Query, log: Log, source: SourceMemory, only?: Topi
 const logWentBack = (name: string, lacking: string) =>
   new EngineError(
     'LOG_WENT_BACK',
-    `the log is an older copy of the one that the source "${name}" has been writing to: ${lacking}. What was appended since and is not delivered yet is not in it, ` +
-      `and what it holds may have been delivered: put the newer one back. If that is gone, ${acceptRemedy(name)}`,
+    `the log is an older copy of the one that the source "${name}" has been writing to: ${lacking}. Messages that were appended later and not delivered are missing in it, ` +
+      `and messages in it may already be delivered. Put the newer log back. If the newer log is lost, ${acceptRemedy(name)}`,
     { database: name },
   )
 
 async function stateWentBack(query: Query, log: Log, { database, name }: SourceMemory, why: string): Promise<EngineError> {
   const { readers, unread } = await forgottenBy(query, log, database)
   const unknown = [...new Set([...readers, ...unread].map(({ topic }) => topic))]
-  const topics = unknown.length === 0 ? '' : `; topics of generations that it does not know: ${unknown.slice(0, 5).join(', ')}`
+  const topics =
+    unknown.length === 0 ? '' : `; the state database does not know the generations of the topics ${unknown.slice(0, 5).join(', ')}`
   return new EngineError(
     'STATE_WENT_BACK',
     `the state database is an older copy, for the source "${name}": ${why}${topics}. Messages that were parked or discarded since may be missing, acknowledged ones of them may come again, ` +
-      `and edits made since are forgotten: put the newer one back. If that is gone, ${acceptRemedy(name)}`,
+      `and edits made since are lost. Put the newer state database back. If it is lost, ${acceptRemedy(name)}`,
     { database: name },
   )
 }

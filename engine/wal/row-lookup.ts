@@ -170,7 +170,10 @@ async function untilVisible(query: Query, gate: CommitGate, xids: ReadonlySet<nu
     const { rows } = await query(`select ${SNAPSHOT_COLUMNS}`)
     if (gate.hidden(rows[0] ?? {}, xids).length === 0) return
     if (performance.now() > until)
-      throw new EngineError('SOURCE_UNREACHABLE', `a transaction that was streamed is not visible after ${VISIBLE_LIMIT_MS} ms`)
+      throw new EngineError(
+        'SOURCE_UNREACHABLE',
+        `a transaction that Postgres has streamed is still not visible to queries after ${VISIBLE_LIMIT_MS} ms`,
+      )
     await delay(VISIBLE_POLL_MS[Math.min(poll, VISIBLE_POLL_MS.length - 1)], undefined, { signal })
   }
 }

@@ -84,11 +84,11 @@ export async function prepareRun(facts: Facts): Promise<RunStart> {
   })
   if (saved.confirmed !== undefined && known?.history === former && known.confirmed > saved.confirmed)
     facts.observer.notice?.(
-      `the state database went back: it had saved ${formatLsn(known.confirmed)} as confirmed, and knows ${formatLsn(saved.confirmed)}. The log has all changes; messages that were parked or discarded in between may be missing, and edits of it`,
+      `the state database went back: it had LSN ${formatLsn(known.confirmed)} as confirmed, and has LSN ${formatLsn(saved.confirmed)} now. The log has all changes. Messages that were parked or discarded in between may be missing, and so may edits`,
     )
   if (saved.confirmed === undefined && slot.transactionsRead > 0)
     observer.notice?.(
-      `slot "${database.slot.name}" has been read from before, and this state database knows nothing of it: what was received then and is not delivered is not here. An update of its rows brings them`,
+      `slot "${database.slot.name}" has been read before, and this state database does not know of that: changes that were received then and not delivered are missing. To get them, touch their rows by an UPDATE`,
     )
   const incarnations = [...saved.incarnations, ...start.added]
   const current = incarnations.at(-1)?.history ?? 0
@@ -231,7 +231,7 @@ async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, ad
   }
   const at = formatLsn(phantomsFrom)
   observer.notice?.(
-    `${many} received from ${at} on never happened for the server that now leads (history ${first.history}): an update that touches its rows brings what is missing`,
+    `${many} received from LSN ${at} on are unknown to the server that is the primary now (history ${first.history}). To send its rows as they are, touch them by an UPDATE`,
   )
   return messages
 }
@@ -240,7 +240,7 @@ async function countPhantoms({ store, log, observer }: Facts, { phantomsFrom, ad
 const stateBehind = (database: string, durable: Position, current: number): EngineError =>
   new EngineError(
     'STATE_WENT_BACK',
-    `the state database is an older copy: the log holds changes of history ${durable.history}, it knows up to ${current}. Put the newer one back. If that is gone, ${acceptRemedy(database)}`,
+    `the state database is an older copy: the log has changes of history ${durable.history}, and the state database knows histories up to ${current}. Put the newer state database back. If it is lost, ${acceptRemedy(database)}`,
     { logHistory: durable.history, stateHistory: current },
   )
 

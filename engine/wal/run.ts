@@ -392,8 +392,8 @@ const stopping = () => new EngineError('STOPPING', 'the run was stopped while it
 const tooYoung = ({ name, slot }: Database, durable: Lsn, cause: EngineError): EngineError =>
   new EngineError(
     'PUBLICATION_TOO_YOUNG',
-    `publication "${slot.publication}" is younger than changes that slot "${slot.name}" has to send next, from ${formatLsn(durable)} on: ` +
-      `Postgres can't decode what was written while there was none. To leave that out and to go on where the publication begins, ${acceptRemedy(name)}`,
+    `publication "${slot.publication}" was created after changes that slot "${slot.name}" has to send next, from LSN ${formatLsn(durable)} on: ` +
+      `Postgres can't decode changes that were written while there was no publication. To leave them out and go on where the publication begins, ${acceptRemedy(name)}`,
     { slot: slot.name, publication: slot.publication, durable: formatLsn(durable) },
     { cause },
   )

@@ -14,7 +14,7 @@ import type { RoutingVersion } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
 import type { Query } from '../postgres/query.ts'
-import { rowOf, rowsOf } from '../postgres/rows.ts'
+import { rowsOf } from '../postgres/rows.ts'
 import type { LeavingTopic } from './routing/routing-state.ts'
 import { NEW_TOPIC, routingOf, StoredVersions, type PlacedVersion } from './routing/stored-versions.ts'
 
@@ -53,19 +53,19 @@ export class SourceStore {
 
   /** Makes this process the owner: every write of a former one is refused from here on. */
   static async takeOver(query: Query, databaseId: string, holder: string): Promise<SourceStore> {
-    const taken = await ask(
+    const { rows } = await ask(
       query,
       `insert into tailrace.term as t (kind, key, term, holder) values ('source', $1, 1, $2)
        on conflict (kind, key) do update set term = t.term + 1, holder = excluded.holder, taken_at = now() returning term`,
       [databaseId, holder],
     )
-    return new SourceStore(query, databaseId, rowOf({ term: 'int' }, taken.rows[0]).term)
+    return new SourceStore(query, databaseId, Number(rows[0]?.term))
   }
 
   /** @returns the holder of the term; undefined: nobody has owned it yet */
   static async owner(query: Query, databaseId: string): Promise<string | undefined> {
-    const owners = await ask(query, `select holder from tailrace.term where kind = 'source' and key = $1`, [databaseId])
-    return rowsOf({ holder: 'text' }, owners)[0]?.holder
+    const { rows } = await ask(query, `select holder from tailrace.term where kind = 'source' and key = $1`, [databaseId])
+    return rows[0] && String(rows[0].holder)
   }
 
   /** Reads what the last run saved. */

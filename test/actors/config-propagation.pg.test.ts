@@ -222,7 +222,11 @@ test('a file whose function can not be built is refused with its line and the pl
   - { name: gone, type: path, path: row.id }
 `
   await assert.rejects(s.apply(wrong + config(database(s.shop), sink('goods', s.shop, ', transform: missing'))), (error: Error) => {
-    for (const part of [/test.yaml:2:68: .*Expected/, /test.yaml:3:37: path must begin with/, /"missing", which does not exist/])
+    for (const part of [
+      /test.yaml:2:68: .*Expected/,
+      /test.yaml:3:37: function "gone": path must begin with/,
+      /"missing", which does not exist/,
+    ])
       assert.match(error.message, part)
     return true
   })
@@ -240,7 +244,7 @@ test('an edit whose mark can not be written is named in health, and takes effect
   assert.equal(status, 'warning')
   assert.match(
     checks.find(({ error }) => error?.code === 'ROUTING_NOT_PLACED')?.error?.message ?? '',
-    /version 2 .*not currently accepting/,
+    /version 2\) .*not currently accepting/,
   )
   assert.deepEqual(
     actorsOf(node, 'source').map(({ state }) => state),

@@ -22,7 +22,7 @@ test('a function is created, read by id and name, changed, renamed with the sink
   const used = await s.call('DELETE', '/functions/document')
   assert.deepEqual(
     [used.status, used.body.validation_errors],
-    [422, { name: ['is attached to the sink "goods": "none" in its place takes it away'] }],
+    [422, { name: ['is attached to the sink "goods": set "none" there to detach it'] }],
   )
   const kind = await s.call('PATCH', '/functions/document', { type: 'filter' })
   assert.deepEqual(

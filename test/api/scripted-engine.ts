@@ -277,7 +277,7 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   }
   async acceptGap(databaseId: string): Promise<{ accepted: string }> {
     const stoppedAt = this.gaps.get(databaseId)
-    if (stoppedAt === undefined) throw new EngineError('NO_GAP', 'the source has not stopped at missing changes')
+    if (stoppedAt === undefined) throw new EngineError('NO_GAP', 'the source has not stopped because changes are missing')
     this.gaps.delete(databaseId)
     return { accepted: stoppedAt }
   }

@@ -42,7 +42,7 @@ test('what can’t be a data folder is refused with the setting, the reason and 
   await writeFile(file, '')
   const nowhere = existsSync('/proc/self') ? ['/proc/tailrace', '/proc/tailrace/data'] : []
   for (const path of [file, join(file, 'below'), odd, ...nowhere]) {
-    assert.throws(() => openDataFolder(path), { code: 'SETTING_INVALID', message: /^TAILRACE_DATA: .+ can't be .+; takes a folder that/ })
+    assert.throws(() => openDataFolder(path), { code: 'SETTING_INVALID', message: /^TAILRACE_DATA: .+ can't be .+\. Name a folder that/ })
   }
   assert.throws(() => openDataFolder(file), { message: /file is not a folder/ })
 })

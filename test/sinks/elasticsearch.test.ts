@@ -196,7 +196,7 @@ test('an answer that tells of fewer items than were sent leaves the others undel
     await using receiver = await HttpReceiver.start(() => ({ body: JSON.stringify({ errors, took: 3, items: [item('1'), item('2')] }) }))
     await using wire = open(receiver.url)
     const words = wordsOf(await wire.send(batchOf(keys('1', '2', '3')), NEVER))
-    assert.deepEqual(words, [undefined, undefined, 'unavailable: index of document "3": the answer does not tell of it'])
+    assert.deepEqual(words, [undefined, undefined, 'unavailable: index of document "3": the answer has no result for it'])
   }
 })
 
@@ -215,7 +215,7 @@ test('an answer longer than one about so many documents is refused, and no more 
   const send = async () => wordsOf(await wire.send(batchOf(keys('1', '2')), NEVER))
   assert.match(String(await send()), /^refused: .*the answer is longer than 73728 bytes, for 2 documents/)
   body = `{"errors":true,"items":[${'[],'.repeat(20_000)}no JSON any more`
-  assert.deepEqual(await send(), [1, 2].map((id) => `unavailable: index of document "${id}": the answer does not tell of it`)) // prettier-ignore
+  assert.deepEqual(await send(), [1, 2].map((id) => `unavailable: index of document "${id}": the answer has no result for it`)) // prettier-ignore
   body = `{"errors":true,"items":[{"index":{"status":400,"error":[${'[],'.repeat(22_000)}[]]}}]}`
   assert.match(String(await send()), /^refused: .*is this an Elasticsearch\?$/)
 })
@@ -237,11 +237,11 @@ test('messages that no document can be named after, or made of, fail alone and a
   const payloads = [undefined, undefined, undefined, undefined, undefined, Buffer.from('[1]')]
   assert.deepEqual(wordsOf(await wire.send(madeInto(load, payloads), NEVER)), [
     undefined,
-    'message: nothing names the document of this row: its table has no primary key',
-    'message: the primary key is empty: Elasticsearch takes no document of that name',
-    'message: the primary key has 514 bytes; Elasticsearch takes 512 to name a document',
+    'message: the document of this row has no _id: its table has no primary key',
+    'message: the primary key of the row is empty: Elasticsearch takes no document with an empty _id',
+    'message: the primary key of the row has 514 bytes; Elasticsearch takes an _id of at most 512 bytes',
     undefined,
-    'message: the function made no object of it: a document is an object',
+    'message: the function returned no object: a document must be an object',
   ])
   assert.deepEqual(receiver.requests.map(idsOf), [['1', 'x'.repeat(512)]])
 })

@@ -218,7 +218,7 @@ test('with item_results an answer that says more than there is to say of the mes
     const outcome = await wire.send(batchOf(keys('1', '2', '3')), NEVER)
     assert.ok(outcome.kind === 'failed', body.slice(0, 40))
     assert.equal(outcome.failure.blame, 'refused')
-    assert.match(outcome.failure.answer.message, /the answer says more than can be read of 3 messages/)
+    assert.match(outcome.failure.answer.message, /the answer to 3 messages is too long/)
   }
 })
 

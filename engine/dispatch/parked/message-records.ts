@@ -154,6 +154,6 @@ function placeOf(cursor: string | undefined): readonly unknown[] {
   const [history, lsn, idx, part] = Array.isArray(place) ? place : []
   const isNumber = (value: unknown) => Number.isSafeInteger(value)
   if (!isNumber(history) || typeof lsn !== 'string' || !/^[0-9A-F]{1,8}\/[0-9A-F]{1,8}$/.test(lsn) || !isNumber(idx) || !isNumber(part))
-    throw new EngineError('REQUEST_INVALID', 'cursor is not one that this list has given.')
+    throw new EngineError('REQUEST_INVALID', 'cursor must be a next_cursor that this list has answered.')
   return [history, lsn, idx, part]
 }

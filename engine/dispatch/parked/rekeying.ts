@@ -35,7 +35,7 @@ export type RegroupedRelation = Readonly<{ relation: number; key: readonly strin
  */
 export function readRegrouped(value: unknown): RegroupedRelation | undefined {
   if (value === null) return undefined
-  if (!isRegrouped(value)) throw new EngineError('INTERNAL', 'the database answered no table that is grouped by other columns')
+  if (!isRegrouped(value)) throw new EngineError('INTERNAL', 'the state database: a generation names a regrouped table in another form')
   return value
 }
 

@@ -152,7 +152,8 @@ function mustReach(generations: readonly KnownGeneration[], { generation, positi
   if (!isKept) throw movedOn()
 }
 
-const movedOn = () => new EngineError('REPLAY_OUT_OF_WINDOW', 'the replay window has just moved on beyond this place')
+const movedOn = () =>
+  new EngineError('REPLAY_OUT_OF_WINDOW', 'the replay window has just moved on and begins after this place now: choose a later place')
 
 const TERM = { key: 'text', term: 'int' } as const
 

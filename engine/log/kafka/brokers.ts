@@ -101,7 +101,10 @@ export class Brokers {
       throw new EngineError('LOG_TOPIC_UNKNOWN', `topic ${topic} has no partition ${partition}`, { topic, partition })
     if (leader >= 0) return leader
     this.forget(topic)
-    throw new EngineError('LOG_UNREACHABLE', `partition ${partition} of ${topic} has no leader at the moment`, { topic, partition })
+    throw new EngineError('LOG_UNREACHABLE', `partition ${partition} of topic ${topic} has no leader in Kafka at the moment`, {
+      topic,
+      partition,
+    })
   }
 
   async leaderAddress(topic: string, partition: number): Promise<BrokerAddress> {
@@ -140,7 +143,7 @@ export class Brokers {
     if (known) return known
     await this.describe()
     const address = this.#nodes.get(node)
-    if (!address) throw new EngineError('LOG_UNREACHABLE', `the cluster names no broker ${node} at the moment`)
+    if (!address) throw new EngineError('LOG_UNREACHABLE', `the Kafka cluster names no broker ${node} at the moment`)
     return address
   }
 

@@ -38,7 +38,10 @@ export function commitToText({ commit, number }: Numbered, maxLength: number): {
 export function commitFromText(text: string | null, offset: number): ReadCommit | undefined {
   if (!text || !/^T\d/.test(text)) return undefined
   if (!text.startsWith(PREFIX))
-    throw new EngineError('LOG_TOO_NEW', `a commit of the log has the form ${text.slice(0, 2)}, known is ${PREFIX}`)
+    throw new EngineError(
+      'LOG_TOO_NEW',
+      `a commit in Kafka has the form ${text.slice(0, 2)}; this version of Tailrace reads the form ${PREFIX}`,
+    )
   try {
     const bytes = Buffer.from(text.slice(PREFIX.length), 'base64')
     return read(new Reader(bytes[0] === DEFLATED ? inflateRawSync(bytes.subarray(1)) : bytes.subarray(1)), offset)

@@ -229,4 +229,4 @@ export class Commits implements AsyncDisposable {
 const key = (reader: ReaderName, partition: number) => `${reader}/${partition}`
 const compare = (a: Numbered, b: Numbered): number => a.commit.term - b.commit.term || a.number - b.number
 const fenced = (reader: ReaderName, partition: number) =>
-  new EngineError('PARTITION_FENCED', `partition ${partition} of ${reader} is not served here any more`, { reader, partition })
+  new EngineError('PARTITION_FENCED', `this process does not serve partition ${partition} of ${reader} any more`, { reader, partition })

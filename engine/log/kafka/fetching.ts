@@ -122,12 +122,16 @@ export class Fetching {
     const { first, next } = await bounds()
     if (offset < first) return first
     if (offset <= next) return offset
-    throw new EngineError('LOG_TRUNCATED', `partition ${partition} of ${topic} ends at ${next}, below ${offset} where reading stands`, {
-      topic,
-      partition,
-      next,
-      offset,
-    })
+    throw new EngineError(
+      'LOG_TRUNCATED',
+      `partition ${partition} of topic ${topic} ends at offset ${next}, below offset ${offset} that was already read`,
+      {
+        topic,
+        partition,
+        next,
+        offset,
+      },
+    )
   }
 }
 

@@ -44,7 +44,7 @@ export class Link {
       sasl: saslOf(connection),
       socketFactory: ({ onConnect }) => (socket = dial(connection, address, onConnect)),
     })
-    const cut = () => socket?.destroy(new Error('cut'))
+    const cut = () => socket?.destroy(new Error('the connection to the broker was cut'))
     signal?.addEventListener('abort', cut, { once: true })
     try {
       if (signal?.aborted) throw stopped(address)
@@ -71,7 +71,7 @@ export class Link {
    */
   async call<T>(what: (broker: Broker) => Promise<T>, waitsMs = 0): Promise<T> {
     const context = { broker: addressOf(this.address) }
-    if (this.#closed) throw new EngineError('LOG_UNREACHABLE', `the connection to ${context.broker} is closed`, context)
+    if (this.#closed) throw new EngineError('LOG_UNREACHABLE', `the connection to the Kafka broker ${context.broker} is closed`, context)
     try {
       return await answered(REQUEST_TIMEOUT_MS + waitsMs, what(this.#broker), () => this.close())
     } catch (error) {
@@ -115,7 +115,7 @@ function saslOf({ sasl }: KafkaConnection): object | null {
 const answered = <T>(limitMs: number, work: Promise<T>, late: () => void): Promise<T> =>
   within(limitMs, work, () => {
     late()
-    return new EngineError('LOG_UNREACHABLE', `a broker has not answered within ${limitMs} ms`)
+    return new EngineError('LOG_UNREACHABLE', `a Kafka broker has not answered within ${limitMs} ms`)
   })
 
-const stopped = (address: BrokerAddress) => new EngineError('STOPPING', `connecting to ${addressOf(address)} was given up`)
+const stopped = (address: BrokerAddress) => new EngineError('STOPPING', `connecting to the Kafka broker ${addressOf(address)} was given up`)

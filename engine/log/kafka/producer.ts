@@ -175,7 +175,7 @@ export class Producer {
     const unknown = failures.find((error) => error instanceof EngineError && error.code === 'LOG_TOPIC_UNKNOWN')
     if (unknown === undefined) return timedOut(timeoutMs, failures[0])
     const names = [...new Set(left.map(({ topic }) => this.#topics.nameOf(topic)))].join(', ')
-    const text = `the brokers have not known a topic that is appended to for ${timeoutMs} ms, of ${names}: was it deleted?`
+    const text = `the Kafka brokers have not known a topic for ${timeoutMs} ms, one of ${names}: was it deleted?`
     return new EngineError('LOG_TOPIC_UNKNOWN', text, { topics: names }, { cause: unknown })
   }
 
@@ -200,7 +200,7 @@ export class Producer {
   async #produce(node: number | Error, batches: readonly Batch[], until: number, sent: Set<Batch>): Promise<void> {
     if (typeof node !== 'number') throw node
     const timeout = Math.ceil(until - performance.now())
-    if (this.#closed || timeout <= 0) throw new EngineError('LOG_UNREACHABLE', 'the time for this append is over')
+    if (this.#closed || timeout <= 0) throw new EngineError('LOG_UNREACHABLE', 'the time limit of this append to Kafka has passed')
     const topics = new Map<string, { partition: number; firstSequence: number; messages: readonly ProducedMessage[] }[]>()
     for (const batch of batches) {
       const name = this.#topics.nameOf(batch.topic)
@@ -248,4 +248,4 @@ export const timestampOf = (pack: Buffer): number => Math.max(1, Math.min(Math.f
 const isTooLarge = (error: unknown): boolean => error instanceof EngineError && error.code === 'LOG_RECORD_TOO_LARGE'
 
 const timedOut = (limitMs: number, cause: unknown) =>
-  new EngineError('LOG_APPEND_TIMEOUT', `Kafka has not taken an append within ${limitMs} ms: ${errorText(cause)}`, {}, { cause })
+  new EngineError('LOG_APPEND_TIMEOUT', `Kafka did not finish an append within ${limitMs} ms: ${errorText(cause)}`, {}, { cause })

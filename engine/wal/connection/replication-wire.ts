@@ -185,6 +185,6 @@ export class FrameSplitter {
 function frameBytes(bytes: Buffer, at: number): number {
   const length = bytes.readUInt32BE(at + 1)
   if (length < 4 || length > MAX_LENGTH)
-    throw new EngineError('MESSAGE_MALFORMED', `a frame of the server says that it has ${length} bytes`)
+    throw new EngineError('MESSAGE_MALFORMED', `Postgres sent a protocol message with a length of ${length} bytes`)
   return length + 1
 }

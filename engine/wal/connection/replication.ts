@@ -101,12 +101,12 @@ export class ReplicationConnection {
   async connect(): Promise<void> {
     this.#phase = 'connecting'
     this.#deadline = setTimeout(
-      () => this.#fail(new EngineError('SOURCE_UNREACHABLE', `no replication stream within ${OPEN_TIMEOUT_MS} ms`)),
+      () => this.#fail(new EngineError('SOURCE_UNREACHABLE', `Postgres did not begin the replication stream within ${OPEN_TIMEOUT_MS} ms`)),
       OPEN_TIMEOUT_MS,
     )
     // settles only when the stream ends: by the server's word or by an error
     this.#service.subscribe(this.#plugin(), this.#options.slot, '0/0').then(
-      () => this.#fail(new EngineError('SOURCE_UNREACHABLE', 'the server ended the replication stream')),
+      () => this.#fail(new EngineError('SOURCE_UNREACHABLE', 'Postgres ended the replication stream')),
       (error: unknown) => this.#fail(error),
     )
     await this.#unlessEnded(this.#connected.promise)
@@ -217,7 +217,11 @@ export class ReplicationConnection {
     this.#bytesBefore = bytesRead
     if (this.#silentRounds > SILENT_ROUNDS) {
       const silentMs = Math.round((this.#silentRounds * this.#options.walSenderTimeoutMs) / 3)
-      this.#fail(new EngineError('SOURCE_UNREACHABLE', `the server has been silent for ${silentMs} ms, though asked`, { silentMs }))
+      this.#fail(
+        new EngineError('SOURCE_UNREACHABLE', `Postgres has sent nothing for ${silentMs} ms, although it was asked to answer`, {
+          silentMs,
+        }),
+      )
     } else this.#sendStatus(this.#silentRounds > 0)
   }
 
@@ -251,5 +255,10 @@ export function statusMessage(confirmed: Lsn, nowMs: number, ask: boolean): Buff
 function asDecodingError(error: unknown): EngineError {
   if (error instanceof EngineError) return error
   const text = errorText(error)
-  return new EngineError(error instanceof RangeError ? 'MESSAGE_MALFORMED' : 'INTERNAL', `while decoding: ${text}`, {}, { cause: error })
+  return new EngineError(
+    error instanceof RangeError ? 'MESSAGE_MALFORMED' : 'INTERNAL',
+    `a replication message could not be decoded: ${text}`,
+    {},
+    { cause: error },
+  )
 }

@@ -63,7 +63,7 @@ export async function readSlotFacts(query: Query, slot: string, publication: str
     [slot, publication],
   )
   const [row] = rowsOf(SERVER, rows)
-  if (!row) throw new EngineError('INTERNAL', 'the server says nothing of itself')
+  if (!row) throw new EngineError('INTERNAL', 'the server answered nothing about itself')
   const { slot: found, transactionsRead, reader, ...server } = row
   const text = (value: unknown): string | null => (typeof value === 'string' ? value : null)
   const lsn = (value: unknown): Lsn | undefined => (typeof value === 'string' ? parseLsn(value) : undefined)
@@ -115,7 +115,7 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
 
   // a standby with a slot of its own is read on purpose; what it lacks otherwise says nothing about the primary
   if (facts.isInRecovery && (facts.serverVersion < READS_STANDBYS || !slot || slot.isCopy)) {
-    const waits = !slot ? 'has no such slot' : slot.isCopy ? 'has a copy of the slot, kept for its promotion' : 'can not be read from'
+    const waits = !slot ? 'has no such slot' : slot.isCopy ? 'has a copy of the slot, kept for its promotion' : "can't be read from"
     throw fail(
       'SOURCE_IN_RECOVERY',
       `the server is a standby and ${waits}: waiting until it is promoted, or the address leads to the primary`,
@@ -141,7 +141,7 @@ export function judgeSlot(facts: SlotFacts, name: string, publication: string, s
       `slot "${name}" belongs to database "${slot.database}", not to "${facts.database}". Name another slot: ${create.replace(literal(name), literal(`${name}_2`))}`,
     )
   if (slot.restartLsn === undefined || slot.confirmedLsn === undefined || slot.walStatus === 'lost' || slot.invalidation !== null) {
-    const why = slot.invalidation ?? 'the log it needs was removed'
+    const why = slot.invalidation ?? 'the write-ahead log it needs was removed'
     throw fail('SLOT_LOST', `Postgres has invalidated slot "${name}" (${why}). Run: ${recreate}.${missingFrom}`)
   }
   if (slot.twoPhase) {

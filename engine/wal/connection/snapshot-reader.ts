@@ -93,7 +93,10 @@ export class SnapshotReader {
       if (hidden === undefined) return
       await client.query('rollback')
       if (performance.now() > until)
-        throw new EngineError('SOURCE_UNREACHABLE', `the commit of transaction ${hidden} is in the log, but not visible yet`)
+        throw new EngineError(
+          'SOURCE_UNREACHABLE',
+          `the commit of transaction ${hidden} is in the write-ahead log, but not visible to queries yet`,
+        )
       await delay(LOOK_MS[Math.min(looks, LOOK_MS.length - 1)])
     }
   }

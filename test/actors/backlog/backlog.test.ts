@@ -56,7 +56,7 @@ test('what a sink keeps of others has the same bound, and each of the two is nam
   others.set('goods', 10 * 2 ** 20)
   await guard.check()
   assert.equal(gate.causes.length, 1)
-  assert.match(gate.causes[0] ?? '', /sink "goods" keeps so much of its stream .* not its own.*\(10 of 10 MB\)/)
+  assert.match(gate.causes[0] ?? '', /sink "goods" has not passed messages of its stream that its actions leave out \(10 of 10 MB\)/)
   sizes.set('goods', 11 * 2 ** 20)
   await guard.check()
   assert.equal(gate.causes.length, 1, 'it is held once')

@@ -187,7 +187,10 @@ transforms:
 
 test('names that Postgres would cut are refused', () => {
   refused(VALID.replace('cdc_slot', 's'.repeat(64)), /^tailrace\.yaml:15:\d+: database "shop": slot .* is not a slot name: up to 63/)
-  refused(VALID.replace('cdc_pub', 'p'.repeat(64)), /^tailrace\.yaml:16:\d+: database "shop": publication .* is too long: .* up to 63 bytes/)
+  refused(
+    VALID.replace('cdc_pub', 'p'.repeat(64)),
+    /^tailrace\.yaml:16:\d+: database "shop": publication .* is too long: .* up to 63 bytes/,
+  )
   refused(VALID.replace('cdc_pub', 'ü'.repeat(32)), /up to 63 bytes/)
   assert.equal(parse(VALID.replace('cdc_pub', 'p'.repeat(63))).databases[0]?.input.publicationName.length, 63)
 })

@@ -141,7 +141,7 @@ test('after max_retry_count failures a message is discarded with its record, and
   )
   const told = () => p.f.sink.health().find(({ error }) => error?.code === 'MESSAGES_DISCARDED')
   const of = (check: ReturnType<typeof told>) => [check?.status, check?.error?.message.replace(/at .*$/, '')]
-  const notice = ['notice', 'a message was given up in the last day, the last one ']
+  const notice = ['notice', 'a message was discarded in the last day, the last one ']
   assert.deepEqual(of(told()), notice)
   p.f.crash()
   await p.start()
@@ -180,7 +180,7 @@ test('while the destination is down nothing is parked, and delivery goes on with
     assert.ok(tookMs < 5_000, `${kind}: ${tookMs} ms`)
     await p.untilRows('open', 0)
     const [went, came] = p.warnings.splice(0)
-    assert.match(went ?? '', /^the destination takes nothing: DESTINATION_\w+(, status \d+)?; it is asked again every few seconds$/)
+    assert.match(went ?? '', /^the destination takes nothing: DESTINATION_\w+(, status \d+)?; it is tried again every few seconds$/)
     assert.equal(came, 'the destination takes messages again')
   }
   assert.equal(p.f.counts.parks, 0)

@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { createActor, SimulatedClock } from 'xstate'
 import { sinkMachine, type Served, type SinkWork } from '../../../actors/sink/sink-machine.ts'
 import type { GenerationState } from '../../../engine/dispatch/generations.ts'
-import type { Owned, PartitionWork } from '../../../actors/partition/partition-machine.ts'
+import type { Owned, PartitionWork } from '../../../actors/partition/sink-partition.ts'
 
 const idle = (signal: AbortSignal) => new Promise<void>((resolve) => signal.addEventListener('abort', () => resolve()))
 

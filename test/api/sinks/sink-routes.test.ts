@@ -271,7 +271,7 @@ test('a Meilisearch sink has its defaults, shows its key in part, and is told of
     200,
   )
   const split = await s.call('/api/sinks/search', { method: 'PATCH', body: { key_changes: 'delete_insert' } })
-  assert.match((split.body as SinkBody).summary, /key_changes is of pull and webhook sinks/)
+  assert.match((split.body as SinkBody).summary, /key_changes is only for pull and webhook sinks/)
   assert.equal((await s.call('/api/sinks/goods', { method: 'PATCH', body: { key_changes: 'delete_insert' } })).status, 200)
   const shownOfAnother = { destination: { api_key: 'b-l*************y' } }
   assert.equal((await s.call('/api/sinks/search', { method: 'PATCH', body: shownOfAnother })).status, 422)

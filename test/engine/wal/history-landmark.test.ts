@@ -20,10 +20,10 @@ test('a past is proved by the transaction that the log has last: what comes befo
 
 test('another transaction at its place, a later one, or the end of what is there without it: another past', () => {
   const cases: readonly [RegExp, (it: Landmark) => void][] = [
-    [/at 0\/1F4 stands transaction 8 of .*, which was 7 of /, (it) => it.begin(begin(500n, 8, 1_000_000))],
-    [/at 0\/1F4 stands transaction 7 of /, (it) => it.begin(begin(500n, 7, 1_000_001))],
-    [/at 0\/1F4 there is no transaction 7 of 1970-01-01T00:00:01.000Z any more/, (it) => it.begin(begin(501n, 7, 1_000_000))],
-    [/there is no transaction 7/, (it) => it.pass(501n)],
+    [/LSN 0\/1F4 has transaction 8 of .*, and had transaction 7 of /, (it) => it.begin(begin(500n, 8, 1_000_000))],
+    [/LSN 0\/1F4 has transaction 7 of /, (it) => it.begin(begin(500n, 7, 1_000_001))],
+    [/LSN 0\/1F4 has no transaction 7 of 1970-01-01T00:00:01.000Z any more/, (it) => it.begin(begin(501n, 7, 1_000_000))],
+    [/has no transaction 7/, (it) => it.pass(501n)],
   ]
   for (const [message, pass] of cases) assert.throws(() => pass(landmark()), { code: 'SOURCE_WENT_BACK', message })
 })

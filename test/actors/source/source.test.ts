@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createActor, SimulatedClock, waitFor } from 'xstate'
-import { DRAIN_MS, sourceMachine, type HeldLock, type SourceWork } from '../../../actors/source/source-machine.ts'
+import { DRAIN_MS, sourceMachine, type HeldLock, type SourceWork } from '../../../actors/source/source.ts'
 import { EngineError } from '../../../engine/errors.ts'
 
 type Stream = { drain: AbortSignal; signal: AbortSignal; progressed: () => void; done: PromiseWithResolvers<void> }

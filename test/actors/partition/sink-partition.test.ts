@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createActor, SimulatedClock } from 'xstate'
-import { sinkPartitionMachine, type Owned, type PartitionWork } from '../../../actors/partition/partition-machine.ts'
+import { sinkPartitionMachine, type Owned, type PartitionWork } from '../../../actors/partition/sink-partition.ts'
 
 class Script implements PartitionWork {
   readonly said: string[] = []
