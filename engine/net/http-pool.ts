@@ -22,7 +22,7 @@ export type HttpRequest = Readonly<{
   body?: Uint8Array | null
   /** from the call to the end of the answer, a wait for a connection included */
   timeoutMs: number
-  /** how much of the answer's body is kept; the rest is read and dropped */
+  /** how much of the answer's body is kept; a short rest is read and dropped, and before a longer one the connection is ended */
   keepBytes: number
   /** gives up; what was sent may arrive all the same */
   signal?: AbortSignal | undefined
@@ -66,8 +66,11 @@ type HttpPoolOptions = Readonly<{
 const CONNECT_MS = 10_000
 /** Node's timers take no more. */
 const LONGEST_TIMER_MS = 0x7fffffff
-/** An answer without end is cut off: nothing that we call answers so much. */
-const MAX_ANSWER_BYTES = 256 * 1024 * 1024
+/**
+ * So much of an answer is read beyond what is kept, for the connection is used again then. What is longer is not read: each piece of it is
+ * memory that only the garbage collector frees.
+ */
+const READ_ON_BYTES = 1024 * 1024
 
 /** Sends requests to one origin. */
 export class HttpPool {
@@ -272,7 +275,10 @@ class Call implements Dispatcher.DispatchHandler, Member {
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     this.#keep(chunk)
     this.#bytes += chunk.length
-    if (this.#bytes > MAX_ANSWER_BYTES) controller.abort(new Error(`the answer has more than ${MAX_ANSWER_BYTES} bytes`))
+    if (this.#bytes <= this.request.keepBytes + READ_ON_BYTES) return
+    const answer = this.#answer()
+    if (this.#leave()) queueMicrotask(() => this.#of.tell({ answer })) // when the client can tell that it is not connected
+    controller.abort(new Error('the rest of an answer is not read'))
   }
 
   #keep(chunk: Buffer): void {
@@ -290,12 +296,16 @@ class Call implements Dispatcher.DispatchHandler, Member {
   }
 
   onResponseEnd(): void {
-    const body = this.#body.subarray(0, Math.min(this.#bytes, this.request.keepBytes))
-    const isCut = this.#bytes > this.request.keepBytes
     const { bodySent } = this.request
     if (bodySent && this.client && this.#of.isSent(this.client)) bodySent()
     this.#end() // before it is told: what is begun then finds its client free
-    if (this.#leave()) this.#of.tell({ answer: { status: this.#status, headers: this.#headers, body, isCut } })
+    if (this.#leave()) this.#of.tell({ answer: this.#answer() })
+  }
+
+  #answer(): HttpAnswer {
+    const { keepBytes } = this.request
+    const body = this.#body.subarray(0, Math.min(this.#bytes, keepBytes))
+    return { status: this.#status, headers: this.#headers, body, isCut: this.#bytes > keepBytes }
   }
 
   onResponseError(_controller: Dispatcher.DispatchController | undefined, error: Error): void {

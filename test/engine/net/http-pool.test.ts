@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
+import { createServer as createHttpServer } from 'node:http'
 import { createServer, type AddressInfo, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { Egress } from '../../../engine/net/egress.ts'
@@ -121,6 +122,29 @@ test('of a long answer only what was asked for is kept', async () => {
   const { answer } = await http.request(REQUEST)
   assert.equal(answer?.body.length, 1_000)
   assert.equal(answer.isCut, true)
+})
+
+test('of an answer that is much longer the rest is not read: the next request has another connection', async () => {
+  let [sent, connections] = [0, 0]
+  const server = createHttpServer((_, response) => {
+    if (sent > 0) return void response.end('short')
+    const more = () => {
+      while (!response.destroyed) {
+        sent += 65_536
+        if (!response.write(Buffer.alloc(65_536, 'x'))) break
+      }
+    }
+    response.on('drain', more)
+    more()
+  })
+  server.on('connection', () => connections++).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  await using http = await pool(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+  const { answer } = await http.request(REQUEST) // it has no end
+  assert.deepEqual([answer?.status, answer?.isCut, answer?.body.toString()], [200, true, 'x'.repeat(REQUEST.keepBytes)])
+  const next = await http.request(REQUEST)
+  assert.deepEqual([next.answer?.isCut, next.answer?.body.toString(), connections], [false, 'short', 2])
+  server.close()
 })
 
 test('a redirect is an answer, not followed', async () => {
