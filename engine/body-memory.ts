@@ -4,6 +4,9 @@
  * marks the whole heap for it (measured: a fifth of all CPU of a drain); and memory that is new to the process is dear to touch.
  * Whoever takes memory gives it back when nobody can read it any more, or leaves it to the garbage collector: both are safe, giving
  * back early is not.
+ *
+ * What is too large to be kept is freed at once. Left to the collector it would be there for as long as there is little else to collect,
+ * which is when few and large messages come: then several times as much memory is dead as is in use.
  */
 
 /** A smaller body is not worth it. */
@@ -14,6 +17,11 @@ const SMALL_STEP_BYTES = 64 * 1024
 /** Memory of a body larger than this is not kept: one great body must not weigh for ever. */
 const LARGEST_BYTES = 4 * 1024 * 1024
 const KEPT_BYTES = 8 * 1024 * 1024
+
+/** Frees memory that nobody reads any more, without waiting for the garbage collector. Whoever has it finds it empty. */
+export function free(memory: ArrayBuffer): void {
+  memory.transfer(0)
+}
 
 /** Keeps memory that was given back. */
 export class BodyMemory {
@@ -38,7 +46,8 @@ export class BodyMemory {
 
   /** Gives back what `take` gave, at most once: its bytes may change from now on. */
   give({ buffer, length }: Buffer): void {
-    if (length < FROM_BYTES || length > LARGEST_BYTES || !(buffer instanceof ArrayBuffer)) return
+    if (length < FROM_BYTES || !(buffer instanceof ArrayBuffer)) return
+    if (length > LARGEST_BYTES) return free(buffer)
     this.#free.push(buffer)
     this.#freeBytes += buffer.byteLength
     while (this.#freeBytes > KEPT_BYTES) this.#freeBytes -= this.#free.shift()?.byteLength ?? 0 // perhaps it has become too small

@@ -27,6 +27,13 @@ test('what is kept for later is bounded, and neither small nor very large bodies
   assert.equal(memory.freeBytes, free)
 })
 
+test('what is too large to be kept is freed at once', () => {
+  const memory = new BodyMemory()
+  const body = memory.take(16 * MB)
+  memory.give(body)
+  assert.equal(body.buffer.byteLength, 0)
+})
+
 test('bodies that have become larger are kept in the place of those that are too small', () => {
   const memory = new BodyMemory()
   for (const small of Array.from({ length: 30 }, () => memory.take(MB))) memory.give(small)

@@ -7,6 +7,7 @@
  *  - What the isolates say is written where it is sent from, in memory that stays.
  */
 import { isAscii } from 'node:buffer'
+import { free } from '../../engine/body-memory.ts'
 import { isObject } from '../../engine/json.ts'
 import { onlyDecides } from '../../engine/state/function-kinds.ts'
 import { MAX_RESULT, messagesIn, NotBuilt, OUT_OF_MEMORY, placeIn, type LongIntegers } from './isolate.ts'
@@ -119,8 +120,8 @@ const notBuilt = ({ failure }: NotBuilt): string => `-${JSON.stringify({ ...fail
 
 /** What isolates have said in a call: texts one behind the other, as UTF-8. */
 class Output {
-  readonly #kept = Buffer.allocUnsafeSlow(KEPT_BYTES)
-  #memory: Buffer = this.#kept
+  readonly #kept: Buffer<ArrayBuffer> = Buffer.allocUnsafeSlow(KEPT_BYTES)
+  #memory = this.#kept
   #length = 0
 
   get length(): number {
@@ -130,17 +131,26 @@ class Output {
   /** @param length what stays */
   clear(length = 0): void {
     this.#length = length
-    if (length === 0) this.#memory = this.#kept
+    if (length === 0) this.#move(this.#kept)
   }
 
   add(text: string): void {
-    const most = this.#length + text.length * 3 // of UTF-8 for a unit of UTF-16
-    if (most > this.#memory.length) {
-      const memory = Buffer.allocUnsafeSlow(most * 2)
-      this.#memory.copy(memory, 0, 0, this.#length)
-      this.#memory = memory
+    const room = this.#memory.length - this.#length
+    const most = text.length * 3 // of UTF-8 for a unit of UTF-16
+    if (most > room) {
+      const bytes = Buffer.byteLength(text)
+      if (bytes > room) this.#move(Buffer.allocUnsafeSlow(this.#length + bytes + KEPT_BYTES))
     }
     this.#length += this.#memory.write(text, this.#length)
+  }
+
+  /** Goes on in other memory. What was made for a large answer is freed, for only a collection of this thread's whole heap would do so. */
+  #move(memory: Buffer<ArrayBuffer>): void {
+    const former = this.#memory
+    if (memory === former) return
+    former.copy(memory, 0, 0, this.#length)
+    this.#memory = memory
+    if (former !== this.#kept) free(former.buffer)
   }
 
   /** Gives what was added since it had that length; valid until it is cleared. */

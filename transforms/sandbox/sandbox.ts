@@ -9,6 +9,7 @@ import { getCompileCacheDir } from 'node:module'
 import { dirname, join } from 'node:path'
 import { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
+import { free } from '../../engine/body-memory.ts'
 import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import { confinement as ofProcess, type Confinement } from './confinement.ts'
 import type { BuildFailure } from './isolate.ts'
@@ -74,6 +75,8 @@ const ISOLATES_SHARE = 0.3
 const CALL_DEADLINE_MS = 20_000
 const START_DEADLINE_MS = 60_000
 const WORDS = 2_000
+/** What comes over a pipe in such pieces is a large answer, whose pieces would be as much memory again until they are collected. */
+const FREED_FROM_BYTES = 32 * 1024
 const MB = 1024 * 1024
 /** One thread at work is the rule, with a small heap: helpers for its collections cost more than they take off it. */
 const FLAGS = ['--expose-gc', '--single-threaded-gc', '--disable-warning=ExperimentalWarning']
@@ -241,6 +244,7 @@ export class Sandbox {
     if (this.#isRefused) return
     try {
       reader.push(chunk)
+      if (chunk.length >= FREED_FROM_BYTES && chunk.buffer instanceof ArrayBuffer) free(chunk.buffer) // a pipe gives each memory of its own
     } catch {
       this.#isRefused = true
       this.kill('memory')
