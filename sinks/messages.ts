@@ -47,6 +47,11 @@ export class Messages {
   }
 }
 
+/** Frees what functions made of messages, once each, when nobody reads it any more. */
+export function dropPayloads(messages: readonly Message[]): void {
+  for (const { payload } of messages) payload?.done?.()
+}
+
 /** Finds the table of a message in its metadata. */
 export function tableOf({ view, place }: Message): Readonly<{ schema: string; table: string }> {
   const { buffer } = view

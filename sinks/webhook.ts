@@ -12,7 +12,7 @@ import { withoutLogin } from '../engine/state/destinations.ts'
 import { WebhookDestination } from './webhook-settings.ts'
 import { bodyMemory } from '../engine/body-memory.ts'
 import { KeptAnswers } from './kept-answers.ts'
-import { Messages } from './messages.ts'
+import { dropPayloads, Messages } from './messages.ts'
 import { beginningOf, bytesAbout, elementsOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
 import type { Answer, Blame, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { Verbatim } from './verbatim.ts'
@@ -107,11 +107,21 @@ class Webhook implements PushWire {
       keepBytes: this.judgesEach ? bytesAbout(batch.messages.length) : KEPT_BYTES,
       signal,
     }
-    const answered = (result: HttpResult) => ended(this.#outcome(result, batch))
+    let isRead = !made // a body that was put together holds copies
+    const answered = (result: HttpResult) => {
+      const outcome = this.#outcome(result, batch)
+      if (isRead && outcome.kind === 'delivered') dropPayloads(batch.messages)
+      ended(outcome)
+    }
+    const bodyRead = () => {
+      if (!made) return bodyMemory.give(plain)
+      isRead = true
+    }
     const isCompressed = named === this.#headers ? this.#isCompressed : isGzip(named.get('content-encoding'))
     if (!request.body) return this.#pool.begin(request, answered)
-    if (!isCompressed) return this.#pool.begin(made ? request : { ...request, bodySent: () => bodyMemory.give(plain) }, answered)
+    if (!isCompressed) return this.#pool.begin({ ...request, bodySent: bodyRead }, answered)
     gzip(plain, (error, body) => {
+      bodyRead()
       if (error) ended({ kind: 'failed', failure: this.#verbatim.undeliverable(error.message) })
       else this.#pool.begin({ ...request, body }, answered)
     })

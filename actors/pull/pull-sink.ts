@@ -15,6 +15,7 @@ import type { HandOutSettings } from '../partition/partition-sink.ts'
 import { findParked, type OwnedRefs } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
+import { dropPayloads } from '../../sinks/messages.ts'
 import { EMPTY_ANSWER, PullAnswers } from '../../sinks/pull.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { giveBack, MAX_ANSWER_BYTES, PullStage, type TakenBatches } from './pull-stage.ts'
@@ -148,6 +149,7 @@ export class PullSink implements Transport, PulledSink {
       shape,
       ackToken,
     )
+    for (const { batch } of taken) dropPayloads(batch.messages) // the answer holds copies
     return {
       body,
       count: taken.reduce((sum, { batch }) => sum + batch.messages.length, 0),

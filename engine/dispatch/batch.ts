@@ -15,8 +15,11 @@ export type Message = Readonly<{
   index: number
   /** when it was taken for having failed: such are taken apart from the others */
   former?: Former
-  /** what a function made of it, whole JSON in a larger text: it goes out in the place of the body */
-  payload?: Readonly<{ text: Buffer; start: number; end: number }> | undefined
+  /**
+   * what a function made of it, whole JSON in a larger text: it goes out in the place of the body. `done` frees a large one: told once,
+   * when nobody reads it any more
+   */
+  payload?: Readonly<{ text: Buffer; start: number; end: number; done?: () => void }> | undefined
   /** JSON of the row that enriches the default message */
   enrichment?: Uint8Array | undefined
 }>

@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict'
 import { createHmac } from 'node:crypto'
+import { once } from 'node:events'
+import { createServer, type AddressInfo } from 'node:net'
 import { test } from 'node:test'
+import type { Batch } from '../../engine/dispatch/batch.ts'
 import type { WebhookDestination } from '../../sinks/webhook-settings.ts'
 import { webhook } from '../../sinks/webhook.ts'
 import { Signer } from '../../sinks/webhook-signature.ts'
 import { HttpReceiver, jsonOf, type Received } from '../services/http-receiver.ts'
 import { DATABASE, SINK } from '../actors/sink-fixture.ts'
 import { conforms, SECRET } from './conformance.ts'
-import { enriched, endpoint, keys, batchOf, NEVER, wireOf } from './batch.ts'
+import { enriched, endpoint, keys, batchOf, madeInto, NEVER, wireOf } from './batch.ts'
 
 const HOOK: WebhookDestination = { type: 'webhook', http_endpoint: 'hooks', batch: true, item_results: false }
 type Message = { record: { id: string }; metadata: Record<string, unknown> }
@@ -148,6 +151,39 @@ test('content-encoding gzip compresses the body, and another one goes out as a h
   assert.equal(receiver.requests[1]?.headers['content-encoding'], 'br')
   assert.equal(JSON.parse(receiver.requests[1]!.body.toString()).data[0].record.id, '2')
   assert.equal(warnings.length, 1)
+})
+
+test('what functions made is freed when it is delivered: kept of what fails, and of what the server may still read', async () => {
+  const freed: string[] = []
+  const made = (name: string): Batch => {
+    const { messages, ...batch } = madeInto(batchOf(keys('1')), [Buffer.from(`{"is":"${name}"}`)])
+    return { ...batch, messages: messages.map((m) => ({ ...m, payload: m.payload && { ...m.payload, done: () => freed.push(name) } })) }
+  }
+  await using receiver = await HttpReceiver.start(({ body }) => ({ status: body.includes('bad') ? 500 : 200 }))
+  const gzip = endpoint(receiver.url, { headers: { 'content-encoding': 'gzip' } })
+  for (const batch of [true, false]) {
+    await using plain = wireOf(webhook, { ...HOOK, batch }, {}, { endpoint: endpoint(receiver.url) })
+    await using packed = wireOf(webhook, { ...HOOK, batch }, {}, { endpoint: gzip })
+    for (const name of ['good', 'bad', 'fine']) await plain.send(made(name), NEVER)
+    await packed.send(made('packed'), NEVER)
+  }
+  assert.deepEqual(freed, ['good', 'fine', 'packed', 'good', 'fine', 'packed'])
+
+  const early = createServer((socket) => {
+    socket.once('readable', () => socket.write('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n')) // and reads no further
+  }).listen(0, '127.0.0.1')
+  await once(early, 'listening')
+  await using alone = wireOf(
+    webhook,
+    { ...HOOK, batch: false },
+    {},
+    { endpoint: endpoint(`http://127.0.0.1:${(early.address() as AddressInfo).port}`) },
+  )
+  const { messages, ...batch } = madeInto(batchOf(keys('1')), [Buffer.alloc(16 * 1024 * 1024, '1')]) // more than a connection holds
+  const large = messages.map((m) => ({ ...m, payload: m.payload && { ...m.payload, done: () => freed.push('unread') } }))
+  assert.equal((await alone.send({ ...batch, messages: large }, NEVER)).kind, 'delivered')
+  assert.equal(freed.includes('unread'), false)
+  early.close()
 })
 
 test('signed requests can be verified with any of the secrets, and a request that is sent again has the same id', async () => {

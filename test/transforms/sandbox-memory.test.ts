@@ -8,6 +8,7 @@ import { after, test, type TestContext } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { LONG } from '../faults/size.ts'
+import { heldResults } from '../../transforms/sandbox/held-results.ts'
 import type { Callable } from '../../transforms/sandbox/sandbox.ts'
 import { STATE } from '../../transforms/sandbox/wire.ts'
 import { batch, batchOf, fn, MEMORY_MB, pool, rows, TAIL } from './function-fixture.ts'
@@ -146,6 +147,27 @@ test('a message of megabytes goes through between small ones', async () => {
   const small = (id: number) => JSON.stringify({ record: { id }, changes: null, action: 'insert', metadata: {} })
   const outcome = await shared.run([fn('export default (a, r) => (r.text ?? "").length')], batchOf([small(1), big, small(3)]))
   assert.deepEqual([0, 1, 2].map((i) => outcome.resultText(0, i)), ['0', String(6 * MB), '0']) // prettier-ignore
+})
+
+test('a large result stands alone and is freed when its reader is done; small ones share an answer that is left to the collector', async () => {
+  const outcome = await shared.run(
+    [fn("export default (a, r) => 'x'.repeat(r.id)")],
+    batch([500_000, 10, 1_500_000, 20, 30].map((id) => ({ record: { id } }))),
+  )
+  const [, , large, small, other] = Array.from({ length: outcome.count }, (_, i) => outcome.result(0, i))
+  assert.deepEqual([small?.done, other?.done], [undefined, undefined])
+  assert.equal(small?.text, other?.text)
+  assert.equal(large?.done, undefined, 'it shares its answer with those before it')
+  const alone = await shared.run(
+    [fn("export default (a, r) => 'y'.repeat(r.id)")],
+    batch([1_500_000, 10].map((id) => ({ record: { id } }))),
+  )
+  const [first, second] = [alone.result(0, 0), alone.result(0, 1)]
+  const held = heldResults.bytes
+  first.done?.()
+  assert.equal(first.text.buffer.byteLength, 0)
+  assert.ok(heldResults.bytes <= held - 1_500_000)
+  assert.equal(second.text.toString('utf8', second.start, second.end), `"${'y'.repeat(10)}"`)
 })
 
 test('results of 4 MB for each message are held a few at a time, and every message has its turn', async (t) => {

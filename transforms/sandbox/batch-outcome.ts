@@ -1,5 +1,6 @@
 /** What functions made of a batch: a state for each message, results as bytes where there are some, and failures. */
 import type { ErrorCode } from '../../engine/errors.ts'
+import { heldResults } from './held-results.ts'
 import { ownPlace, type SourcePlace } from './source-position.ts'
 import { onlyDecides, type FunctionKind, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import type { RunAnswer } from './sandbox.ts'
@@ -16,8 +17,11 @@ export type FunctionFailure = Readonly<{
 }> &
   SourcePlace
 
-/** Where a result stands. */
-export type ResultPlace = Readonly<{ text: Buffer; start: number; end: number }>
+/**
+ * Where a result stands.
+ * @property done of a large one that stands alone: frees its memory. Told once, when nobody reads it any more
+ */
+export type ResultPlace = Readonly<{ text: Buffer; start: number; end: number; done?: () => void }>
 
 /** Results of one function: message i has `texts[part[i]]` from `starts[i]` to `ends[i]`. */
 type Results = { readonly texts: Buffer[]; readonly part: Uint32Array; readonly starts: Uint32Array; readonly ends: Uint32Array }
@@ -27,6 +31,10 @@ type AnswerPart = Readonly<{ asked: number; at: number; count: number; firstStep
 
 type NamedFunction = Readonly<{ name: string; kind: SandboxKind; code?: string }>
 
+/** Smaller ones are left to the garbage collector. */
+const FREED_FROM_BYTES = 256 * 1024
+/** What the line of a result has beside it: its sign, and the end of the line. */
+const FRAME_BYTES = 2
 const NO_RESULTS: Results = { texts: [], part: new Uint32Array(), starts: new Uint32Array(), ends: new Uint32Array() }
 
 /** Collects what functions made of the messages of one batch. */
@@ -80,7 +88,10 @@ export class BatchOutcome {
     const { texts, part, starts, ends } = this.#results[step] ?? NO_RESULTS
     const text = texts[part[i] ?? 0]
     if (!text) throw new Error(`function ${step} has no result for message ${i}`)
-    return { text, start: starts[i] ?? 0, end: ends[i] ?? 0 }
+    const place = { text, start: starts[i] ?? 0, end: ends[i] ?? 0 }
+    const { buffer } = text
+    const isAlone = place.end - place.start >= FREED_FROM_BYTES && text.length === place.end - place.start + FRAME_BYTES
+    return isAlone && buffer instanceof ArrayBuffer ? { ...place, done: () => heldResults.free(buffer) } : place
   }
 
   /** Gives a copy of a result as text. */

@@ -1,10 +1,12 @@
 /**
  * What functions said stays in this process until it has been delivered: how much of it there is, of all batches together, and how
- * much the next batch may add. Whoever holds results says nothing when it is done with them; the garbage collector does.
+ * much the next batch may add. Whoever is done with a large one that stands alone says so, and it is freed; the others are left to the
+ * garbage collector.
  *
  * Nobody waits here: the more there is, the smaller batches become, down to a message at a time. So one that is slow to deliver holds
  * up no other.
  */
+import { free } from '../../engine/body-memory.ts'
 
 /** What one batch may have when there is nothing else. It is about what goes out in one answer or request. */
 const MOST_BYTES = 8 * 1024 * 1024
@@ -32,7 +34,14 @@ class HeldResults {
   add(results: ArrayBuffer): void {
     if (results.byteLength < FROM_BYTES) return
     this.#bytes += results.byteLength
-    this.#released.register(results, results.byteLength)
+    this.#released.register(results, results.byteLength, results)
+  }
+
+  /** Frees results that nobody reads any more. */
+  free(results: ArrayBuffer): void {
+    const { byteLength } = results
+    if (this.#released.unregister(results)) this.#bytes -= byteLength
+    free(results)
   }
 }
 

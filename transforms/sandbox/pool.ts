@@ -78,7 +78,7 @@ type Share = Readonly<{ job: Job; from: number; count: number }>
 const MAX_CALL = 2_000
 const MAX_CALL_BYTES = 512 * 1024
 /** What an answer may have, of each function, and one message more. */
-const MAX_ANSWER_BYTES = 4 * 1024 * 1024
+const MAX_ANSWER_BYTES = 1024 * 1024
 /** A batch on trial gives way to others after this. */
 const TRIAL_SLICE_MS = 250
 const TRIAL_IDLE_MS = 10 * 60_000
