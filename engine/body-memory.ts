@@ -20,7 +20,15 @@ const KEPT_BYTES = 8 * 1024 * 1024
 
 /** Frees memory that nobody reads any more, without waiting for the garbage collector. Whoever has it finds it empty. */
 export function free(memory: ArrayBuffer): void {
-  memory.transfer(0)
+  memory.transferToFixedLength(0)
+}
+
+/**
+ * Memory of its own pages, which go back to the system when it is freed: in the allocator's heap large memory of many sizes leaves gaps,
+ * and the process as large as it ever was. Only a buffer that may change its length has such pages; this one never does.
+ */
+export function pagesOf(bytes: number): ArrayBuffer {
+  return new ArrayBuffer(bytes, { maxByteLength: bytes })
 }
 
 /** Keeps memory that was given back. */
@@ -35,7 +43,8 @@ export class BodyMemory {
 
   /** Memory with anything in it. */
   take(bytes: number): Buffer {
-    if (bytes < FROM_BYTES || bytes > LARGEST_BYTES) return Buffer.allocUnsafe(bytes)
+    if (bytes > LARGEST_BYTES) return Buffer.from(pagesOf(bytes), 0, bytes)
+    if (bytes < FROM_BYTES) return Buffer.allocUnsafe(bytes)
     const i = this.#free.findLastIndex(({ byteLength }) => byteLength >= bytes)
     const [memory] = i < 0 ? [] : this.#free.splice(i, 1)
     const step = bytes < STEP_BYTES ? SMALL_STEP_BYTES : STEP_BYTES

@@ -9,7 +9,7 @@ import { getCompileCacheDir } from 'node:module'
 import { dirname, join } from 'node:path'
 import { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
-import { free } from '../../engine/body-memory.ts'
+import { free, pagesOf } from '../../engine/body-memory.ts'
 import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import { confinement as ofProcess, type Confinement } from './confinement.ts'
 import type { BuildFailure } from './isolate.ts'
@@ -78,12 +78,15 @@ const WORDS = 2_000
 /** What comes over a pipe in such pieces is a large answer, whose pieces would be as much memory again until they are collected. */
 const FREED_FROM_BYTES = 32 * 1024
 const MB = 1024 * 1024
+/** Answers that have pages of their own. */
+const LARGE_BYTES = MB
 /** One thread at work is the rule, with a small heap: helpers for its collections cost more than they take off it. */
 const FLAGS = ['--expose-gc', '--single-threaded-gc', '--disable-warning=ExperimentalWarning']
 /** The first of its pipes, behind the standard streams: its own. */
 const FIRST_PIPE = 3
 const ONE_MORE = Buffer.alloc(1)
-const allocate = (_header: Response, bytes: number) => new Uint8Array(Buffer.allocUnsafeSlow(bytes).buffer)
+const allocate = (_header: Response, bytes: number) =>
+  new Uint8Array(bytes > LARGE_BYTES ? pagesOf(bytes) : Buffer.allocUnsafeSlow(bytes).buffer, 0, bytes)
 const child = fileURLToPath(new URL(import.meta.url.endsWith('.ts') ? './child.ts' : './child.js', import.meta.url))
 
 /** Sources that were compiled once, and stripped of types: half the time of a start. In a folder beside the one that this process reads. */
