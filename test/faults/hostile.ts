@@ -13,7 +13,7 @@ import { createDatabase, createState, type TestDatabase } from '../services/post
 import { configFile, Service, SLOT, type ServiceOptions } from './service.ts'
 import { pass } from '../waiting.ts'
 
-const MEMORY_MB = 700
+const MEMORY_MB = 550
 const HEALTH_WITHIN_MS = 1_000
 /** The machine has other things to do besides; a neighbour who waits for an attack to end waits much longer. */
 const ROW_WITHIN_MS = 5_000
