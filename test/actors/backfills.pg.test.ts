@@ -81,7 +81,7 @@ test('under writes every row comes as it is in the end, and no read comes after 
   })
   over.abort()
   await writing
-  while ((await receive(1_000)) > 0);
+  await until('nothing more comes', async () => (await receive(1_000)) === 0)
   const table = await shop.db.query<{ id: number; name: string }>('select id, name from item order by id')
   assert.ok(reads > 10_000, `${reads} rows were read`)
   assert.deepEqual(
