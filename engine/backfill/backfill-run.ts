@@ -1,14 +1,14 @@
 /**
- * One backfill while its source streams here: page after page is read between two marks in the write-ahead log.
+ * One backfill while its source streams here. A page is read by one statement, and joins the stream in slices, while it is being read.
  *
- *   open window · low mark ──▶ it is met ──▶ what was streamed is visible ──▶ read page ──▶ high mark ──▶ it is met: the page's rows
- *        └ the next page's low mark is written while this page is read ┘                       are added there, but those in the window
+ *   low mark is met: the window opens ──▶ what was streamed is visible ──▶ COPY ──slice──▶ high mark is met: the slice's rows are added
+ *        └ that of the next page is written while this one is read           └──slice──▶    there, but those in the window
  *
  *  B1. A row is read after everything that was streamed before its low mark is visible, and stands in the stream behind every change up
  *      to its high mark; of what changed between both the stream has the newer. So no row comes after a newer change of itself.
- *  B2. A page is forgotten with the run: marks name the run, and another one ignores them and reads again behind the last page
- *      that is durable (docs/rules.md, rule 32).
- *  B3. At most MAX_OPEN pages are between being read and being durable.
+ *  B2. What was read and is not durable is forgotten with the run: marks name the run, and another one ignores them and reads again
+ *      behind the last slice that is durable (docs/rules.md, rule 32).
+ *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read.
  */
 import { randomUUID } from 'node:crypto'
 import { EngineError } from '../errors.ts'
@@ -22,7 +22,7 @@ import type { Mark, OwnStream } from '../wal/change-packer.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
 import type { Relation } from '../wal/decode/relation.ts'
 import { PageRows } from './page-rows.ts'
-import { PageSession } from './page-session.ts'
+import { PageSession, type OnCopiedRow } from './page-session.ts'
 import { describeSource, pageQuery, rowsQuery, type SourceTable } from './source-table.ts'
 import { Window, type Windows } from './windows.ts'
 
@@ -30,12 +30,14 @@ import { Window, type Windows } from './windows.ts'
 export const BACKFILL_MARK = 'tailrace:backfill'
 
 const FIRST_ROWS = 1_000
-const MOST_ROWS = 40_000
-/** Rows of a page are rendered to about so much: it is held until its mark comes, and is added to the stream at once. */
-const PAGE_BYTES = 2 * 1024 * 1024
-/** A page takes about so long to read, if the backfill's queries may. */
-const PAGE_MS = 100
-const MAX_OPEN = 3
+const MOST_ROWS = 1_000_000
+/** A page takes about so long to read, if the backfill's queries may: its statement holds a snapshot meanwhile. */
+const PAGE_MS = 1_000
+/** Rows of a slice are rendered to so much: they are held until their mark comes, and are added to the stream at once. */
+const SLICE_BYTES = 1024 * 1024
+const MAX_OPEN = 4
+/** A reader that may not go on for so long ends its page: the statement would hold its snapshot. */
+const HELD_MS = 200
 /** Keys that are read again at once. */
 const AGAIN_ROWS = 500
 
@@ -70,9 +72,12 @@ type RunOptions = Readonly<{
 }>
 
 /** A page whose low mark has been met. */
-type BegunPage = Readonly<{ window: Window; stream: OwnStream }>
-/** The rows of a page. @property isLast there are none behind it */
-type ReadPage = Readonly<{ rows: PageRows; isLast: boolean }>
+type BegunPage = { readonly window: Window; readonly stream: OwnStream; openSlices: number; isRead: boolean }
+/** The rows of a slice. @property after the key that it ends with; undefined: nothing can go on behind it. @property again how many keys were read again for it */
+type Slice = Readonly<{ rows: PageRows; after?: readonly string[] | undefined; again?: number }>
+
+/** Where a slice stands in the stream, and what was read and written with it and before. */
+type Released = Readonly<{ position: Position; processed: number; ingested: number }>
 
 /** Reads one backfill to its end, or until its run ends. */
 export class BackfillRun {
@@ -94,8 +99,12 @@ export class BackfillRun {
   #againOpen = 0
   #processed: number
   #ingested: number
-  /** the last page that was released is saved: one after the other */
-  #saved: Promise<void> = Promise.resolve()
+  /** for slices to come */
+  readonly #spare: PageRows[] = []
+  /** the last slice that is durable */
+  #newest: Released | undefined
+  /** slices that are released and not saved, in their order */
+  readonly #open: Promise<void>[] = []
 
   private constructor(backfill: RunningBackfill, sinkId: string, session: PageSession, { source, keeper, from }: RunOptions) {
     this.#backfill = backfill
@@ -146,10 +155,9 @@ export class BackfillRun {
     const { windows, signal } = this.#source
     let table = await this.#inTransaction(() => this.#describe())
     await this.#keeper.counted(table.rows)
-    const open: Promise<void>[] = []
     let begun = this.#begin(table.relation)
     try {
-      for (let isRead = false; ;) {
+      for (let isRead = false; !isRead || this.#again.size > 0;) {
         await this.#keeper.room(signal)
         const page = await begun
         if (!page) return 'waiting'
@@ -158,17 +166,15 @@ export class BackfillRun {
         begun = this.#begin(table.relation) // of the next page: while this one is read
         begun.catch(() => undefined)
         const keys = [...this.#again].slice(0, AGAIN_ROWS)
-        const { rows, isLast }: ReadPage =
-          keys.length > 0 || isRead ? await this.#readKeys(table, page, keys) : await this.#readPage(table, page)
+        if (keys.length > 0) await this.#readKeys(table, page, keys)
+        else isRead = await this.#readPage(table, page)
         await this.#session.end()
-        isRead ||= isLast
-        const saved = this.#release(page, rows, { after: isRead ? null : this.#after, keys, before: this.#saved })
-        saved.catch(() => undefined) // awaited below
-        open.push((this.#saved = saved))
-        if (isRead) await Promise.all(open.splice(0))
-        else if (open.length >= MAX_OPEN) await open.shift()
-        if (isRead && this.#again.size === 0) return 'done'
+        page.isRead = true
+        this.#closeRead(page)
+        if (isRead || keys.length > 0) await Promise.all(this.#open)
       }
+      if (this.#newest) await this.#save(this.#newest, null)
+      return 'done'
     } finally {
       begun.then(
         (page) => page && windows.close(page.window),
@@ -184,93 +190,120 @@ export class BackfillRun {
       if (!stream) return undefined
       const window = new Window(relation.oid, stream.actions)
       this.#source.windows.open(window)
-      return { window, stream }
+      return { window, stream, openSlices: 0, isRead: false }
     })
   }
 
-  /** The rows of a page that nothing newer replaces are added where its high mark stands; settles when they are durable, and that is saved. */
-  async #release(
-    { window, stream }: BegunPage,
-    rows: PageRows,
-    { after, keys, before }: Readonly<{ after: readonly string[] | null; keys: readonly string[]; before: Promise<void> }>,
-  ): Promise<void> {
-    const { windows } = this.#source
+  #closeRead({ window, isRead, openSlices }: BegunPage): void {
+    if (isRead && openSlices === 0) this.#source.windows.close(window)
+  }
+
+  /** Reads a page, and releases its rows slice by slice. @returns whether nothing stands behind it */
+  async #readPage(table: SourceTable, page: BegunPage): Promise<boolean> {
+    const limit = this.#limit
+    const startedAt = performance.now()
+    const columns = table.order.map(({ index }) => index)
+    let rows = this.#rowsOf(table, page.stream)
+    let count = 0
+    const add: OnCopiedRow = (bytes, view, start, end) => {
+      const change = rows.add(bytes, view, start, end)
+      count++
+      if (rows.bytes < SLICE_BYTES && count < limit) return true
+      this.#after = columns.map((column) => change.row.text(column) ?? '')
+      this.#release(page, { rows, after: this.#after })
+      rows = this.#rowsOf(table, page.stream)
+      return this.#mayReadOn()
+    }
+    try {
+      const isWhole = await this.#session.copy(pageQuery(table, this.#after, limit), add, (pid) => this.#cancel(pid))
+      this.#limit = nextLimit(limit, count, performance.now() - startedAt, this.#backfill.maxTimeoutMs)
+      const isLast = isWhole && count < limit
+      if (isLast && rows.count > 0) this.#release(page, { rows })
+      return isLast
+    } catch (error) {
+      if (sqlstateOf(error) !== TIMED_OUT || limit === 1) throw error
+      this.#limit = Math.max(1, Math.floor(Math.min(count, limit) / 4)) // what was released stands; the rest is another page
+      return false
+    }
+  }
+
+  /** @returns false: the page ends here */
+  async #mayReadOn(): Promise<boolean> {
+    const { signal } = this.#source
+    const go = async () => {
+      if (this.#open.length >= MAX_OPEN) await this.#open[0]
+      await this.#keeper.room(signal)
+      return true
+    }
+    const held = Promise.withResolvers<boolean>()
+    const timer = setTimeout(held.resolve, HELD_MS, false)
+    try {
+      return await Promise.race([go(), held.promise])
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
+  async #readKeys(table: SourceTable, page: BegunPage, keys: readonly string[]): Promise<void> {
+    this.#againOpen += keys.length
+    for (const key of keys) this.#again.delete(key)
+    const rows = this.#rowsOf(table, page.stream)
+    const values = keys.map((key) => JSON.parse(Buffer.from(key, 'latin1').toString('utf8')) as readonly string[])
+    const add: OnCopiedRow = (bytes, view, start, end) => {
+      rows.add(bytes, view, start, end)
+      return true
+    }
+    await this.#session.copy(rowsQuery(table, values), add, (pid) => this.#cancel(pid))
+    this.#release(page, { rows, after: this.#after ?? undefined, again: keys.length })
+  }
+
+  /** The rows of a slice join the stream at a mark that is written now; then, once they are durable, that is saved. */
+  #release(page: BegunPage, slice: Slice): void {
+    page.openSlices++
+    const before = this.#open.at(-1)
+    const saved = this.#releaseNow(page, slice, before).finally(() => {
+      page.openSlices--
+      this.#closeRead(page)
+      this.#spare.push(slice.rows)
+    })
+    this.#open.push(saved)
+    const done = () => void this.#open.splice(this.#open.indexOf(saved), 1)
+    saved.then(done, () => undefined) // a failure stays, and ends the run
+  }
+
+  async #releaseNow({ window, stream }: BegunPage, { rows, after, again = 0 }: Slice, before: Promise<void> | undefined): Promise<void> {
     const released = await this.#mark((mark) => {
-      windows.close(window)
       const now = mark.ownStream(this.#sinkId, rows.relation)
       if (window.isVoid || now?.target.topic !== stream.target.topic) return undefined
       let idx = 0
       for (let n = 0; n < rows.count; n++) {
-        const key = rows.key(n)
-        const what = window.of(key)
-        if (what === 'again') this.#again.add(key)
-        else if (what === undefined) mark.add(rows.row(n, idx++))
+        const key = window.size > 0 ? rows.key(n) : undefined
+        const what = key === undefined ? undefined : window.of(key)
+        if (what === undefined) mark.add(rows.row(n, idx++))
+        else if (what === 'again' && key !== undefined) this.#again.add(key)
       }
       for (const key of window.moved()) this.#again.add(key)
       return { position: mark.position, added: idx }
-    }).finally(() => windows.close(window))
+    })
     if (!released) throw interrupted('the table was emptied, or the sink reads another stream')
-    const { position, added } = released
-    if (keys.length === 0) this.#processed += rows.count
-    this.#ingested += added
-    const counts = { processed: this.#processed, ingested: this.#ingested }
-    await Promise.all([this.#source.durable(position), before])
-    this.#againOpen -= keys.length
-    if (this.#again.size > 0 || this.#againOpen > 0) return // what has to be read again is not durable yet
-    const { history, lsn } = position
-    if (!(await this.#keeper.durable({ after, history, lsn, ...counts }))) throw interrupted('it has ended, or another process reads it')
+    if (again === 0) this.#processed += rows.count
+    this.#ingested += released.added
+    const at = { position: released.position, processed: this.#processed, ingested: this.#ingested }
+    await Promise.all([this.#source.durable(at.position), before])
+    this.#againOpen -= again
+    this.#newest = at
+    // what has to be read again is not durable yet: another run would leave it out
+    if (after && this.#again.size === 0 && this.#againOpen === 0) await this.#save(at, after)
   }
 
-  async #readPage(table: SourceTable, { stream }: BegunPage): Promise<ReadPage> {
-    for (;;) {
-      const limit = this.#limit
-      const startedAt = performance.now()
-      const rows = this.#rowsOf(table, stream)
-      let last: readonly string[] | undefined
-      const columns = table.order.map(({ index }) => index)
-      try {
-        const isWhole = await this.#session.copy(
-          pageQuery(table, this.#after, limit),
-          (bytes, view, place) => {
-            const { row } = rows.add(bytes, view, place)
-            const isEnough = rows.count === limit || rows.bytes >= PAGE_BYTES
-            if (isEnough) last = columns.map((column) => row.text(column) ?? '')
-            return !isEnough || rows.count === limit
-          },
-          (pid) => this.#cancel(pid),
-        )
-        this.#adapt(rows, performance.now() - startedAt)
-        if (last) this.#after = last
-        return { rows, isLast: isWhole && rows.count < limit }
-      } catch (error) {
-        if (sqlstateOf(error) !== TIMED_OUT || limit === 1) throw error
-        this.#limit = Math.max(1, Math.floor(limit / 4)) // the low mark still stands: the same page again, smaller
-        await this.#session.end()
-        await this.#session.begin(this.#source.windows, this.#source.signal)
-      }
-    }
-  }
-
-  async #readKeys(table: SourceTable, { stream }: BegunPage, keys: readonly string[]): Promise<ReadPage> {
-    this.#againOpen += keys.length
-    for (const key of keys) this.#again.delete(key)
-    const rows = this.#rowsOf(table, stream)
-    const values = keys.map((key) => JSON.parse(Buffer.from(key, 'latin1').toString('utf8')) as readonly string[])
-    const add = (...row: Parameters<PageRows['add']>) => rows.add(...row) !== undefined
-    if (values.length > 0) await this.#session.copy(rowsQuery(table, values), add, (pid) => this.#cancel(pid))
-    return { rows, isLast: false }
+  async #save({ position: { history, lsn }, processed, ingested }: Released, after: readonly string[] | null): Promise<void> {
+    if (!(await this.#keeper.durable({ after, history, lsn, processed, ingested })))
+      throw interrupted('it has ended, or another process reads it')
   }
 
   #rowsOf({ relation }: SourceTable, stream: OwnStream): PageRows {
-    return new PageRows({ backfill: this.#backfill.id, relation, stream, maxMessageBytes: this.#source.maxMessageBytes })
-  }
-
-  /** The next page takes about PAGE_MS to read, and has about PAGE_BYTES. */
-  #adapt(rows: PageRows, tookMs: number): void {
-    const wantedMs = Math.min(PAGE_MS, this.#backfill.maxTimeoutMs / 4)
-    const byTime = tookMs > wantedMs ? this.#limit / 2 : tookMs < wantedMs / 2 ? this.#limit * 2 : this.#limit
-    const byBytes = rows.count > 0 ? (PAGE_BYTES * rows.count) / rows.bytes : Infinity
-    this.#limit = Math.max(1, Math.floor(Math.min(byTime, byBytes, MOST_ROWS)))
+    const of = { backfill: this.#backfill.id, relation, stream, maxMessageBytes: this.#source.maxMessageBytes }
+    return this.#spare.pop()?.begin(of) ?? new PageRows(of)
   }
 
   /** Writes a mark. @returns what `meet` gives where the mark stands in the stream */
@@ -316,6 +349,13 @@ export class BackfillRun {
   async #cancel(pid: number): Promise<void> {
     await this.#source.query('select pg_catalog.pg_cancel_backend($1)', [pid])
   }
+}
+
+/** How many rows the next page has: it takes about PAGE_MS to read, and its query no longer than a quarter of its limit. */
+function nextLimit(limit: number, count: number, tookMs: number, maxTimeoutMs: number): number {
+  const wantedMs = Math.min(PAGE_MS, maxTimeoutMs / 4)
+  const byTime = (Math.max(1, count) * wantedMs) / Math.max(1, tookMs)
+  return Math.max(1, Math.floor(Math.min(byTime, limit * 4, MOST_ROWS)))
 }
 
 const TIMED_OUT = '57014'

@@ -1,6 +1,7 @@
 /**
- * The rows of one page, rendered as they are read and kept as bytes until the page's mark comes: only then is it known where in the
- * stream they stand, and which of them a newer change has made needless.
+ * The rows of one slice of a page, rendered as they are read and kept as bytes until the slice's mark comes: only then is it known where
+ * in the stream they stand, and which of them a newer change has made needless. One object serves one slice after the other: its
+ * memory is kept, and a row costs no object.
  */
 import { ByteWriter, WriterFull } from '../byte-writer.ts'
 import { MESSAGE_FLAG } from '../log/pack.ts'
@@ -13,7 +14,9 @@ import { textBytes } from '../wal/decode/tuple.ts'
 /** Of each row: where it starts, the lengths of its keys, where its place belongs, where it ends, and flags. */
 const COLUMNS = 6
 
-/** What the rows of a page are rendered for. */
+const NOTHING = new Uint8Array(0)
+
+/** What the rows of a slice are rendered for. */
 type RowsFor = Readonly<{
   /** id of the backfill */
   backfill: string
@@ -24,18 +27,29 @@ type RowsFor = Readonly<{
   maxMessageBytes: number
 }>
 
-/** The rows of one page. */
+/** The rows of one slice. */
 export class PageRows {
-  readonly #for: RowsFor
-  readonly #bytes: ByteWriter
+  #for: RowsFor
+  readonly #bytes = new ByteWriter(64 * 1024)
   readonly #change = new Change()
+  readonly #row: { -readonly [N in keyof AddedRow]: AddedRow[N] } = {
+    ...{ topic: '', partition: 0, idx: 0, relation: 0, flags: 0, group: 0 },
+    ...{ bytes: NOTHING, start: 0, place: 0, end: 0, keyLength: 0, groupKeyLength: 0 },
+  }
   #places = new Int32Array(COLUMNS * 256)
   #groups = new Float64Array(256)
   count = 0
 
   constructor(of: RowsFor) {
     this.#for = of
-    this.#bytes = new ByteWriter(64 * 1024)
+  }
+
+  /** Serves another slice. */
+  begin(of: RowsFor): this {
+    this.#for = of
+    this.#bytes.reset()
+    this.count = 0
+    return this
   }
 
   /** Describes the table as it was when they were read. */
@@ -53,9 +67,9 @@ export class PageRows {
    * @returns the row, valid until the next one
    * @throws EngineError MESSAGE_MALFORMED
    */
-  add(bytes: Uint8Array, view: DataView, place: Readonly<{ start: number; end: number }>): Change {
+  add(bytes: Uint8Array, view: DataView, from: number, to: number): Change {
     const { relation, stream } = this.#for
-    const change = this.#change.readCopied(relation, bytes, view, place)
+    const change = this.#change.readCopied(relation, bytes, view, from, to)
     const { target, groupColumns, hasOwnGroup } = stream
     const n = this.count++
     if (n === this.#groups.length) this.#grow()
@@ -70,7 +84,14 @@ export class PageRows {
     writeReadTail(out, change, this.#for.backfill)
     this.#groups[n] = groupHash(change, target.grouping ? groupColumns : relation.key, 'new')
     const flags = MESSAGE_FLAG.read | (isDiscarded ? MESSAGE_FLAG.discarded : 0) | (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)
-    this.#places.set([start, keyLength, groupKeyLength, at, out.length, flags], n * COLUMNS)
+    const places = this.#places
+    const p = n * COLUMNS
+    places[p] = start
+    places[p + 1] = keyLength
+    places[p + 2] = groupKeyLength
+    places[p + 3] = at
+    places[p + 4] = out.length
+    places[p + 5] = flags
     return change
   }
 
@@ -80,27 +101,27 @@ export class PageRows {
     return this.#bytes.buffer.toString('latin1', start, start + (this.#places[n * COLUMNS + 1] as number))
   }
 
-  /** A row as it is added at a mark. @param idx its index there */
+  /** A row as it is added at a mark, valid until the next one. @param idx its index there */
   row(n: number, idx: number): AddedRow {
     const { relation, stream } = this.#for
     const { topic, partitions } = stream.target
     const at = n * COLUMNS
     const places = this.#places
     const group = this.#groups[n] as number
-    return {
-      topic,
-      partition: group % partitions,
-      idx,
-      relation: relation.oid,
-      flags: places[at + 5] as number,
-      group,
-      bytes: this.#bytes.buffer,
-      start: places[at] as number,
-      keyLength: places[at + 1] as number,
-      groupKeyLength: places[at + 2] as number,
-      place: places[at + 3] as number,
-      end: places[at + 4] as number,
-    }
+    const row = this.#row
+    row.topic = topic
+    row.partition = group % partitions
+    row.idx = idx
+    row.relation = relation.oid
+    row.group = group
+    row.bytes = this.#bytes.buffer
+    row.start = places[at] as number
+    row.keyLength = places[at + 1] as number
+    row.groupKeyLength = places[at + 2] as number
+    row.place = places[at + 3] as number
+    row.end = places[at + 4] as number
+    row.flags = places[at + 5] as number
+    return row
   }
 
   /** @returns whether the row is too large to be kept */

@@ -21,8 +21,11 @@ const VISIBLE_MS = 30_000
 const LOOK_MS = [1, 2, 5, 10, 20, 50] as const
 const CANCELLED = '57014'
 
-/** Gets a row as COPY gives it; the bytes are valid during the call, and may be changed. @returns false: it wants no more */
-export type OnCopiedRow = (bytes: Uint8Array, view: DataView, place: Readonly<{ start: number; end: number }>) => boolean
+/**
+ * Gets a row as COPY gives it; the bytes are valid during the call, and may be changed.
+ * @returns true: it wants more; or a promise that says whether, and reading is held until then, but for what has arrived already
+ */
+export type OnCopiedRow = (bytes: Uint8Array, view: DataView, start: number, end: number) => true | Promise<boolean>
 
 /** A session of a source for reading pages. One page at a time. */
 export class PageSession {
@@ -88,23 +91,37 @@ export class PageSession {
    */
   async copy(select: string, onRow: OnCopiedRow, cancel: (pid: number) => Promise<void>): Promise<boolean> {
     this.#isCut = false
-    let cancelled: Promise<void> | undefined
-    this.#onRow = (bytes, view, place) => {
-      if (this.#isCut || onRow(bytes, view, place)) return true
-      this.#isCut = true
-      this.#wire.pause() // until the server has stopped: what it still sends is thrown away
-      cancelled = cancel(this.#pid).finally(() => this.#wire.resume())
-      return false
+    const held = new Set<Promise<void>>()
+    this.#onRow = (bytes, view, start, end) => {
+      if (this.#isCut) return true
+      const more = onRow(bytes, view, start, end)
+      if (more === true) return true
+      const turn = this.#hold(more, cancel).finally(() => held.delete(turn))
+      held.add(turn)
+      turn.catch(() => undefined) // awaited below
+      return true
     }
     try {
       await this.#client.query(`copy (${select}) to stdout`)
     } catch (error) {
       if (!this.#isCut || sqlstateOf(error) !== CANCELLED) throw error
     } finally {
+      await Promise.all(held)
       this.#onRow = undefined
-      await cancelled?.catch(() => undefined)
     }
     return !this.#isCut
+  }
+
+  /** Reads no more until it is said whether more is wanted; if not, the query is cancelled, and what the server still sends is thrown away. */
+  async #hold(more: Promise<boolean>, cancel: (pid: number) => Promise<void>): Promise<void> {
+    this.#wire.pause()
+    try {
+      if (await more) return
+      this.#isCut = true
+      await cancel(this.#pid)
+    } finally {
+      this.#wire.resume()
+    }
   }
 
   /** Ends the transaction. */
@@ -121,6 +138,6 @@ export class PageSession {
       this.#seen = bytes
       this.#view = new DataView(bytes.buffer as ArrayBuffer, bytes.byteOffset, bytes.length)
     }
-    this.#onRow?.(bytes, this.#view, { start, end })
+    this.#onRow?.(bytes, this.#view, start, end)
   }
 }

@@ -35,9 +35,9 @@ export class Change {
   }
 
   /** Reads a row as `COPY … TO STDOUT` gives it. @see readCopyRow */
-  readCopied(relation: Relation, bytes: Uint8Array, view: DataView, place: Readonly<{ start: number; end: number }>): this {
+  readCopied(relation: Relation, bytes: Uint8Array, view: DataView, start: number, end: number): this {
     this.#begin(relation, 'insert', 0, OLD.none)
-    readCopyRow(bytes, view, place, relation.names.length, this.row)
+    readCopyRow(bytes, view, start, end, this.row, relation.names.length)
     return this
   }
 

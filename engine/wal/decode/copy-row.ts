@@ -20,13 +20,7 @@ const ESCAPED: Readonly<Record<number, number>> = { 0x62: 0x08, 0x66: 0x0c, 0x6e
  * @param count columns that the row must have
  * @throws EngineError MESSAGE_MALFORMED: it has more or fewer columns, or no line feed
  */
-export function readCopyRow(
-  bytes: Uint8Array,
-  view: DataView,
-  { start, end }: Readonly<{ start: number; end: number }>,
-  count: number,
-  tuple: Tuple,
-): void {
+export function readCopyRow(bytes: Uint8Array, view: DataView, start: number, end: number, tuple: Tuple, count: number): void {
   if (count > tuple.kind.length) tuple.grow(count)
   if (bytes[end - 1] !== LINE_FEED) throw malformed('a row of COPY does not end with a line feed', end - 1)
   const { kind, start: starts, end: ends } = tuple

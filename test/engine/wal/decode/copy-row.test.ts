@@ -6,7 +6,7 @@ import { Tuple } from '../../../../engine/wal/decode/tuple.ts'
 function read(row: string, count: number, before = ''): (string | null)[] {
   const bytes = new Uint8Array(Buffer.from(before + row))
   const tuple = new Tuple()
-  readCopyRow(bytes, new DataView(bytes.buffer), { start: Buffer.byteLength(before), end: bytes.length }, count, tuple)
+  readCopyRow(bytes, new DataView(bytes.buffer), Buffer.byteLength(before), bytes.length, tuple, count)
   return Array.from({ length: count }, (_, i) => tuple.text(i))
 }
 
