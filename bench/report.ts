@@ -3,6 +3,7 @@ import { cpus, release, totalmem, type } from 'node:os'
 import { execFileSync } from 'node:child_process'
 import { version } from '../cli/version.ts'
 import type { Usage } from './process-usage.ts'
+import type { Backfilled, BackfillTurn } from './scenarios/backfill.ts'
 import type { Drain } from './scenarios/drain.ts'
 import type { Idle } from './scenarios/idle.ts'
 import type { Latency } from './scenarios/latency.ts'
@@ -215,6 +216,25 @@ export const LIMITS = [
   'What it is not: a network between them, several tables, wide rows, more sinks than one, functions, or a machine with cores to spare;',
   'Postgres, service and client share the cores, so on few of them the ratio says how much CPU is left, not how fast the service alone is.',
 ]
+
+export function backfillLines({ rows, rowBytes, turns }: Backfilled): string {
+  type Way = keyof BackfillTurn
+  const rate = (way: Way) => `${thousands(median(turns.map((turn) => turn[way].rowsPerSecond)))} rows/s`
+  const share = (way: Way, of: Way) => ratio(spread(turns.map((turn) => turn[way].rowsPerSecond / turn[of].rowsPerSecond)))
+  const used = (way: Way) =>
+    Object.keys(turns[0]?.[way].processes ?? {})
+      .map((name) => {
+        const each = (figure: (usage: Usage) => number) => median(turns.map((turn) => figure(turn[way].processes[name] as Usage)))
+        return `${name} ${each(({ cpuSeconds }) => (cpuSeconds * 1e6) / rows).toFixed(1)} µs, ${Math.round(each(({ peakAnonMb }) => peakAnonMb))} MB`
+      })
+      .join('; ')
+  return [
+    `backfill of ${thousands(rows)} rows of ${rowBytes} bytes, ${turns.length} turns; CPU a row and private memory by process`,
+    `COPY of row_to_json: ${rate('copy')} (${used('copy')})`,
+    `into the log: ${rate('log')}, ${share('log', 'copy')} of COPY (${used('log')})`,
+    `to a client: ${rate('read')}, ${share('read', 'drain')} of its drain of ${rate('drain')} (${used('read')})`,
+  ].join('\n')
+}
 
 export function webhookLines({ batch, single, turns }: Webhook): string {
   const rate = (figure: (turn: Webhook['turns'][number]) => number) => `${thousands(median(turns.map(figure)))}/s`

@@ -12,6 +12,7 @@ import { startBroker, type BenchBroker } from './broker.ts'
 import { startBench, type Bench } from './postgres.ts'
 import { writeRanges } from './ranges.ts'
 import {
+  backfillLines,
   drainLines,
   environment,
   environmentLines,
@@ -27,6 +28,7 @@ import {
   webhookLines,
   type Summary,
 } from './report.ts'
+import { backfill, type Backfilled } from './scenarios/backfill.ts'
 import { drain, type Drain, type Range } from './scenarios/drain.ts'
 import { idle, type Idle } from './scenarios/idle.ts'
 import { latency, type Latency } from './scenarios/latency.ts'
@@ -67,6 +69,7 @@ const { values } = parseArgs({
     full: { type: 'boolean', default: false },
     functions: { type: 'boolean', default: false },
     webhook: { type: 'boolean', default: false },
+    backfill: { type: 'boolean', default: false },
     peers: { type: 'boolean', default: false },
     sinks: { type: 'boolean', default: false },
     'idle-sinks': { type: 'boolean', default: false },
@@ -86,7 +89,7 @@ await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
 /** Nothing but drains, with the embedded log. */
 const isDrainAlone = values.peers || (values.beside !== undefined && !values.sinks)
-const isEmbeddedOnly = isDrainAlone || values.webhook || values['idle-sinks']
+const isEmbeddedOnly = isDrainAlone || values.webhook || values.backfill || values['idle-sinks']
 const started = isEmbeddedOnly ? 'this is measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
 if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
@@ -104,10 +107,18 @@ const all: readonly System[] = [raw, tailrace, ...functional, ...besides, ...pee
 const systems = all.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
 const machine = environment(await postgresVersion(bench))
 say(environmentLines(machine))
-const measure = values.webhook ? webhooks : values.sinks ? manySinks : values['idle-sinks'] ? manyIdleSinks : everything
+const measure = values.backfill
+  ? backfills
+  : values.webhook
+    ? webhooks
+    : values.sinks
+      ? manySinks
+      : values['idle-sinks']
+        ? manyIdleSinks
+        : everything
 if (measure === everything) for (const { name, description } of systems) say(`${name}: ${description}`)
 
-await using ranges = await writeRanges(bench, values.sinks ? SINKS_RANGES : values['idle-sinks'] ? [] : [changes])
+await using ranges = await writeRanges(bench, values.sinks ? SINKS_RANGES : values['idle-sinks'] || values.backfill ? [] : [changes])
 if (ranges.changes > 0)
   say(
     `workload: ${ranges.changes} changes by ${ranges.sessions} sessions in ${ranges.seconds.toFixed(1)} s, ${ranges.rowBytes} bytes a row, ${ranges.walMb} MB of write-ahead log\n`,
@@ -131,6 +142,12 @@ async function webhooks(): Promise<{ webhook: Webhook }> {
   const measured = await webhook(bench, { ...rangeOf(changes), singles: Math.min(changes, SINGLES), pairs }, say)
   say(`\n${webhookLines(measured)}`)
   return { webhook: measured }
+}
+
+async function backfills(): Promise<{ backfill: Backfilled }> {
+  const measured = await backfill(bench, { rows: changes, pairs }, say)
+  say(`\n${backfillLines(measured)}`)
+  return { backfill: measured }
 }
 
 async function manySinks(): Promise<{ sinks: readonly SinksResult[] }> {

@@ -52,6 +52,8 @@ const FUNCTIONS = {
   filter: `let n = 0
 export default (action, record) => record.id > 0 && ++n % 10 === 0`,
 }
+/** A filter that lets no message pass: what is left is the way into the log. */
+const NOTHING_PASSES = 'export default () => false'
 /** Each thread that runs the filter counts for itself. */
 const UNCOUNTED = 50
 
@@ -72,8 +74,8 @@ export type Shape = Readonly<{
     /** nothing is sent before `begin` */ isHeld?: boolean
     /** `warm` settles after so many */ warmUp?: number
   }>
-  /** what every message goes through */
-  through?: keyof typeof FUNCTIONS
+  /** what every message goes through; `nothing`: a filter that lets none pass */
+  through?: keyof typeof FUNCTIONS | 'nothing'
   /** folder of the sources that run; absent: this one */
   checkout?: string
 }>
@@ -81,8 +83,10 @@ export type Shape = Readonly<{
 export type TailraceSystem = System<RunningTailrace>
 export type RunningTailrace = Running &
   Readonly<{
-    /** Calls the API of its first process, with its token. */
+    /** Calls the API of its first process, with its token. @returns the status */
     call(method: string, path: string, body?: object): Promise<number>
+    /** The same. @returns what it answers. @throws Error: another status than 200 */
+    ask(method: string, path: string, body?: object): Promise<unknown>
     /** Settles when all partitions of all sinks are served, and have been for a second. */
     served(signal: AbortSignal): Promise<void>
     /** bytes of its data folders on the disk: the embedded log, and little else */
@@ -159,10 +163,15 @@ async function start(
   })
   reached.catch(() => {}) // it may be asked for later
   const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
-  const call = async (method: string, path: string, body?: object): Promise<number> => {
+  const answered = async (method: string, path: string, body?: object): Promise<Readonly<{ status: number; text: string }>> => {
     const answer = await fetch(`${services[0]?.origin}${path}`, { method, headers, ...(body && { body: JSON.stringify(body) }) })
-    await answer.arrayBuffer()
-    return answer.status
+    return { status: answer.status, text: await answer.text() }
+  }
+  const call = async (method: string, path: string, body?: object): Promise<number> => (await answered(method, path, body)).status
+  const ask = async (method: string, path: string, body?: object): Promise<unknown> => {
+    const { status, text } = await answered(method, path, body)
+    if (status !== 200) throw new Error(`${method} ${path} answered ${status}: ${text.slice(0, 300)}`)
+    return JSON.parse(text)
   }
   const servedNow = async (): Promise<number> => {
     const answer = await fetch(`${services[0]?.origin}/info`, { headers }).catch(() => undefined)
@@ -188,6 +197,7 @@ async function start(
     ...(webhook?.isHeld && { begin: () => activate(call) }),
     delays: reader.delays,
     call,
+    ask,
     served,
     dataBytes: () => bytesOnDisk(folders.map((each) => join(each, DATA))),
     topicPrefix,
@@ -240,7 +250,8 @@ function configuration(
     ...(hook.isHeld && { status: 'paused' }),
     destination: { type: 'webhook', http_endpoint: 'receiver', batch: hook.batchSize > 1 },
   }
-  const working = { source: { include_tables: [table] }, ...sink, ...sends, ...(through && { [through]: 'bench' }) }
+  const kind = through === 'nothing' ? 'filter' : through
+  const working = { source: { include_tables: [table] }, ...sink, ...sends, ...(kind && { [kind]: 'bench' }) }
   const idling = { source: { include_tables: [IDLE_TABLE] }, ...sink }
   return stringify({
     account: { name: 'bench' },
@@ -259,7 +270,7 @@ function configuration(
       },
     ],
     ...(hook && { http_endpoints: [{ name: 'receiver', url: `http://127.0.0.1:${hook.port}` }] }),
-    ...(through && { functions: [{ name: 'bench', type: through, code: FUNCTIONS[through] }] }),
+    ...(through && { functions: [{ name: 'bench', type: kind, code: through === 'nothing' ? NOTHING_PASSES : FUNCTIONS[through] }] }),
     sinks: [
       { name: 'bench', ...working },
       ...Array.from({ length: moreSinks }, (_, i) => ({ name: `more-${i + 1}`, ...working })),

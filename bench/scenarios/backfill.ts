@@ -1,0 +1,157 @@
+/**
+ * Backfills: how fast the rows that a table has get into the log, and to a client, beside what Postgres and the client can do: a plain
+ * `COPY (select row_to_json(t) from t) to stdout` of the same table, whose reader throws away what it gets, and the drain of the same
+ * rows by the same client when they come as inserts of the stream.
+ *
+ * A backfill into the log is one of a sink whose filter lets nothing pass, so that no delivery holds it up. Its clock is that of the
+ * backfill itself, from its request to its end; that of a client stops with its last acknowledgement.
+ */
+import { setTimeout as delay } from 'node:timers/promises'
+import { Client } from 'pg'
+import { ReplicationWire } from '../../engine/wal/connection/replication-wire.ts'
+import type { Bench } from '../postgres.ts'
+import { childrenOf, UsageMeter, type Usage } from '../process-usage.ts'
+import { wallClock, type Task } from '../system.ts'
+import { tailraceOf, type RunningTailrace, type Shape } from '../systems/tailrace.ts'
+import { dropSlot, walSender } from './drain.ts'
+
+/** One way of the rows. @property processes what each of them used */
+export type BackfillRun = Readonly<{ rowsPerSecond: number; processes: Readonly<Record<string, Usage>> }>
+export type BackfillTurn = Readonly<{
+  copy: BackfillRun
+  /** into the log alone */
+  log: BackfillRun
+  /** to a client */
+  read: BackfillRun
+  /** the same rows as inserts of the stream, to that client */
+  drain: BackfillRun
+}>
+export type Backfilled = Readonly<{ rows: number; rowBytes: number; turns: readonly BackfillTurn[] }>
+
+const TABLE = 'existing'
+const PUBLICATION = 'bench_existing'
+/** before the rows were written, and after */
+const BEFORE = 'bench_before'
+const AFTER = 'bench_after'
+const LOOK_EVERY_MS = 50
+const LIMIT_MS = 1_800_000
+
+/** A row of about 400 bytes, as those of the workload. */
+const NARROW = `create table ${TABLE} (id bigint primary key, title text not null, price numeric(12, 2) not null, written_at timestamptz not null,
+  attributes jsonb not null, created_at timestamp not null)`
+const narrowRows = (rows: number): string => `insert into ${TABLE}
+  select i, 'title of row ' || i || repeat(' the quick brown fox', 8), (i % 100000) * 1.01, clock_timestamp(),
+    jsonb_build_object('colour', 'deep blue', 'weight', i % 5000, 'tags', jsonb_build_array('new', 'sale', 'heavy')), localtimestamp
+  from generate_series(1, ${rows}) i`
+
+/** @param rows of the table. @param pairs how often all of it is measured */
+export async function backfill(
+  bench: Bench,
+  { rows, pairs }: Readonly<{ rows: number; pairs: number }>,
+  say: (text: string) => void,
+): Promise<Backfilled> {
+  await using opened = new AsyncDisposableStack()
+  const client = opened.adopt(new Client(bench.database), (each) => each.end())
+  await client.connect()
+  await client.query(NARROW)
+  await client.query(`create publication ${PUBLICATION} for table ${TABLE}`)
+  for (const slot of [BEFORE, AFTER]) opened.defer(() => dropSlot(client, slot))
+  await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [BEFORE])
+  await client.query(narrowRows(rows))
+  await client.query(`vacuum analyze ${TABLE}`)
+  await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [AFTER])
+  const { rows: sizes } = await client.query<{ bytes: number }>(`select avg(pg_column_size(t.*))::float8 as bytes from ${TABLE} t`)
+  const turns: BackfillTurn[] = []
+  for (let pair = 1; pair <= pairs; pair++) {
+    await client.query('checkpoint')
+    const turn = {
+      copy: await copied(bench, rows),
+      log: await backfilled(bench, client, rows, { through: 'nothing' }),
+      read: await backfilled(bench, client, rows, {}),
+      drain: await drained(bench, client, rows),
+    }
+    turns.push(turn)
+    const { copy, log, read, drain } = turn
+    const rate = (run: BackfillRun) => `${Math.round(run.rowsPerSecond / 1000)}k`
+    say(
+      `${pair}/${pairs}  COPY ${rate(copy)}/s  into the log ${rate(log)}/s (${(log.rowsPerSecond / copy.rowsPerSecond).toFixed(2)})  to a client ${rate(read)}/s, its drain ${rate(drain)}/s (${(read.rowsPerSecond / drain.rowsPerSecond).toFixed(2)})`,
+    )
+  }
+  return { rows, rowBytes: Math.round(sizes[0]?.bytes ?? 0), turns }
+}
+
+/** What Postgres gives a reader that does nothing with it. */
+async function copied(bench: Bench, rows: number): Promise<BackfillRun> {
+  let bytes = 0
+  const connection = new ReplicationWire(bench.database, (_bytes, start, end) => void (bytes += end - start))
+  const answering = { ...bench.database, connection }
+  const reader = new Client(answering)
+  await reader.connect()
+  try {
+    const { rows: pids } = await reader.query<{ pid: number }>('select pg_backend_pid() as pid')
+    using meter = new UsageMeter({ postgres: () => [pids[0]?.pid ?? 0], reader: () => [process.pid] })
+    const from = wallClock()
+    await reader.query(`copy (select row_to_json(t) from ${TABLE} t) to stdout`)
+    return { rowsPerSecond: rows / ((wallClock() - from) / 1000), processes: meter.read() }
+  } finally {
+    await reader.end()
+  }
+}
+
+async function backfilled(bench: Bench, client: Client, rows: number, shape: Pick<Shape, 'through'>): Promise<BackfillRun> {
+  return withService(bench, client, { slot: AFTER, rows, shape }, async (running, walsender) => {
+    const others = () => childrenOf(bench.postmaster).filter((child) => child !== walsender)
+    using meter = new UsageMeter({ ...running.processes, walsender: () => [walsender], 'Postgres, the rest': others })
+    const begun = backfillOf(await running.ask('POST', '/api/sinks/bench/backfills', { table: `public.${TABLE}` }))
+    const endedMs = shape.through ? await ended(running, begun.id) : await running.reached
+    return { rowsPerSecond: rows / ((endedMs - Date.parse(begun.inserted_at)) / 1000), processes: meter.read() }
+  })
+}
+
+async function drained(bench: Bench, client: Client, rows: number): Promise<BackfillRun> {
+  return withService(bench, client, { slot: BEFORE, rows, shape: {} }, async (running, walsender, startedMs) => {
+    using meter = new UsageMeter({ ...running.processes, walsender: () => [walsender] })
+    const reachedMs = await running.reached
+    return { rowsPerSecond: rows / ((reachedMs - startedMs) / 1000), processes: meter.read() }
+  })
+}
+
+type Backfill = Readonly<{ id: string; state: string; inserted_at: string; completed_at: string | null; error: string | null }>
+const backfillOf = (answer: unknown): Backfill => answer as Backfill // as docs/backfills.md has it
+
+/** @returns when it was completed, ms since the epoch */
+async function ended(running: RunningTailrace, id: string): Promise<number> {
+  const until = AbortSignal.timeout(LIMIT_MS)
+  for (;;) {
+    const { state, completed_at: completedAt, error } = backfillOf(await running.ask('GET', `/api/sinks/bench/backfills/${id}`))
+    if (completedAt !== null) return Date.parse(completedAt)
+    if (state !== 'active') throw new Error(`the backfill is ${state}: ${JSON.stringify(error)}`)
+    await delay(LOOK_EVERY_MS, undefined, { signal: until })
+  }
+}
+
+async function withService(
+  bench: Bench,
+  client: Client,
+  { slot, rows, shape }: Readonly<{ slot: string; rows: number; shape: Pick<Shape, 'through'> }>,
+  work: (running: RunningTailrace, walsender: number, startedMs: number) => Promise<BackfillRun>,
+): Promise<BackfillRun> {
+  const copy = `${slot}_copy`
+  await client.query('select pg_copy_logical_replication_slot($1, $2)', [slot, copy])
+  const task: Task = {
+    database: bench.database,
+    slot: copy,
+    publication: PUBLICATION,
+    table: `public.${TABLE}`,
+    changes: shape.through ? Infinity : rows,
+    recordDelays: false,
+  }
+  try {
+    await using running = await tailraceOf('Tailrace', { ...shape, partitions: 1, processes: 1 }).start(task)
+    const { pid, startedMs } = await walSender(client, copy, running.reached)
+    if (slot === AFTER) await running.served(AbortSignal.timeout(LIMIT_MS))
+    return await work(running, pid, startedMs)
+  } finally {
+    await dropSlot(client, copy)
+  }
+}
