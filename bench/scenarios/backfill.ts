@@ -117,7 +117,7 @@ async function drained(bench: Bench, client: Client, rows: number): Promise<Back
 }
 
 type Backfill = Readonly<{ id: string; state: string; inserted_at: string; completed_at: string | null; error: string | null }>
-const backfillOf = (answer: unknown): Backfill => answer as Backfill // as docs/backfills.md has it
+const backfillOf = (answer: unknown): Backfill => answer as Backfill // as the API answers it
 
 /** @returns when it was completed, ms since the epoch */
 async function ended(running: RunningTailrace, id: string): Promise<number> {

@@ -273,11 +273,11 @@ export class BackfillRun {
 
   async #releaseNow({ window, stream }: BegunPage, { rows, after, again = 0 }: Slice, before: Promise<void> | undefined): Promise<void> {
     const released = await this.#mark((mark) => {
-      const now = mark.ownStream(this.#sinkId, rows.relation)
+      const now = mark.ownStream(this.#sinkId, rows.of.relation)
       if (window.isVoid || now?.target.topic !== stream.target.topic) return undefined
       let idx = 0
       for (let n = 0; n < rows.count; n++) {
-        const key = window.size > 0 ? rows.key(n) : undefined
+        const key = window.isUntouched ? undefined : rows.key(n)
         const what = key === undefined ? undefined : window.of(key)
         if (what === undefined) mark.add(rows.row(n, idx++))
         else if (what === 'again' && key !== undefined) this.#again.add(key)

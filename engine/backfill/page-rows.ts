@@ -29,7 +29,8 @@ type RowsFor = Readonly<{
 
 /** The rows of one slice. */
 export class PageRows {
-  #for: RowsFor
+  /** what they are rendered for */
+  of: RowsFor
   readonly #bytes = new ByteWriter(64 * 1024)
   readonly #change = new Change()
   readonly #row: { -readonly [N in keyof AddedRow]: AddedRow[N] } = {
@@ -41,20 +42,15 @@ export class PageRows {
   count = 0
 
   constructor(of: RowsFor) {
-    this.#for = of
+    this.of = of
   }
 
   /** Serves another slice. */
   begin(of: RowsFor): this {
-    this.#for = of
+    this.of = of
     this.#bytes.reset()
     this.count = 0
     return this
-  }
-
-  /** Describes the table as it was when they were read. */
-  get relation(): Relation {
-    return this.#for.relation
   }
 
   /** Rendered so far. */
@@ -68,7 +64,7 @@ export class PageRows {
    * @throws EngineError MESSAGE_MALFORMED
    */
   add(bytes: Uint8Array, view: DataView, from: number, to: number): Change {
-    const { relation, stream } = this.#for
+    const { relation, stream } = this.of
     const change = this.#change.readCopied(relation, bytes, view, from, to)
     const { target, groupColumns, hasOwnGroup } = stream
     const n = this.count++
@@ -81,7 +77,7 @@ export class PageRows {
     const groupKeyLength = out.length - start - keyLength
     const isDiscarded = this.#renderHead(change)
     const at = out.length
-    writeReadTail(out, change, this.#for.backfill)
+    writeReadTail(out, change, this.of.backfill)
     this.#groups[n] = groupHash(change, target.grouping ? groupColumns : relation.key, 'new')
     const flags = MESSAGE_FLAG.read | (isDiscarded ? MESSAGE_FLAG.discarded : 0) | (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)
     const places = this.#places
@@ -103,7 +99,7 @@ export class PageRows {
 
   /** A row as it is added at a mark, valid until the next one. @param idx its index there */
   row(n: number, idx: number): AddedRow {
-    const { relation, stream } = this.#for
+    const { relation, stream } = this.of
     const { topic, partitions } = stream.target
     const at = n * COLUMNS
     const places = this.#places
@@ -126,7 +122,7 @@ export class PageRows {
 
   /** @returns whether the row is too large to be kept */
   #renderHead(change: Change): boolean {
-    const { stream, maxMessageBytes } = this.#for
+    const { stream, maxMessageBytes } = this.of
     const out = this.#bytes
     const start = out.length
     let bytes = textBytes(change.row)

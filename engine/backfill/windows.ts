@@ -31,8 +31,9 @@ export class Window {
     return this.#changed.get(key)
   }
 
-  get size(): number {
-    return this.#changed.size
+  /** No row was changed since it opened. */
+  get isUntouched(): boolean {
+    return this.#changed.size === 0
   }
 
   /** The keys of rows that have to be read again, wherever they were before. */
