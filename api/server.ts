@@ -25,6 +25,7 @@ import { withoutNulls } from '../actors/resources/form.ts'
 import { configOperations, type ConfigPort } from './config-routes.ts'
 import { databaseOperations } from './database-routes.ts'
 import { functionOperations, type FunctionPorts } from './function-routes.ts'
+import { backfillOperations, type BackfillPorts } from './sinks/backfill-routes.ts'
 import { endpointOperations } from './sinks/endpoint-routes.ts'
 import { infoOperations } from './info-routes.ts'
 import type { Identity } from './cluster/node-report.ts'
@@ -46,6 +47,8 @@ export type ApiOptions = Readonly<{
   engine: EngineVerbs
   resources: ResourceLookup
   edits: ResourcePorts['edits']
+  /** absent: backfills can't be managed here */
+  backfills?: BackfillPorts['backfills']
   /** absent: functions can't be managed here */
   functions?: Pick<FunctionPorts, 'resources' | 'pool'>
   /** absent: there is no configuration as code here */
@@ -129,12 +132,13 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
 
 /** Gathers the routes of everything that is served. */
 function operationsOf(
-  { engine, resources, edits, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
+  { engine, resources, edits, backfills, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
   receives: OpenReceives,
 ): Operation[] {
   const operations = [
     ...streamOperations({ engine, resources, receives }),
-    ...sinkOperations({ engine, resources, edits }),
+    ...sinkOperations({ engine, resources, edits, backfills }),
+    ...(backfills ? backfillOperations({ resources, backfills }) : []),
     ...messageOperations({ engine, resources }),
     ...(functions ? functionOperations({ engine, edits, ...functions }) : []),
     ...(config ? configOperations(config) : []),

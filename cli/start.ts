@@ -16,6 +16,7 @@ import { ConfigEdits } from '../actors/config/config-edits.ts'
 import { readDocument, type ConfigDocument } from '../actors/config/config-document.ts'
 import { refusal } from '../actors/config/config-reader.ts'
 import { functionProblems } from '../actors/config/built-functions.ts'
+import { BackfillEdits } from '../actors/resources/backfill-edits.ts'
 import { ResourceEdits } from '../actors/resources/resource-edits.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
@@ -182,6 +183,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
     edits: new ResourceEdits({ store, resources, cache, takeIn }),
+    backfills: new BackfillEdits({ store, resources, takeIn }),
     functions: { resources: cache, pool: functions },
     config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, takeIn, logger }),
     ...(settings.hasTestEndpoints && { makeTestUrl: () => makeTestUrl(egress) }),

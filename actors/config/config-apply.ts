@@ -14,6 +14,7 @@ import type { Connection } from '../../engine/postgres/client-config.ts'
 import { isOfConnecting, provision, type Provisioned } from '../../engine/postgres/provision.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { rowsOf } from '../../engine/postgres/rows.ts'
+import type { BackfillSettings } from '../../engine/state/backfills.ts'
 import { FUNCTION_FIELDS } from '../../engine/state/function-kinds.ts'
 import { unfitFunction, usersOf } from '../../engine/state/functions.ts'
 import {
@@ -36,9 +37,11 @@ import { isKeyed } from '../../sinks/destination-types.ts'
 import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { MAX_AWAIT_MS } from '../resources/database-form.ts'
+import { initialForm } from '../resources/backfill-form.ts'
 import { ON_EXAMPLE, rehearse } from '../resources/function-rehearsal.ts'
 import { saveResource, type Edit } from '../resources/resource-edits.ts'
 import { keysIn } from '../resources/secret-form.ts'
+import { askedSourceOf, firstBackfills } from '../resources/wanted-backfills.ts'
 import { changesOf, type ResourceChange } from './config-changes.ts'
 import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
 import { exportedResources, type ExportedResource } from './config-export.ts'
@@ -92,18 +95,19 @@ export async function applyConfig(document: ConfigDocument, options: ApplyOption
     const former = account ?? (await accountNamed(store.query, document.account))
     const known = await knownTo(store.query, resources, former)
     const streamed = await databaseNames(store.query, former)
-    const { away, actions } = await provisionAll(document, { ...options, known, streamed, findings, made })
+    const { away, unpublished, actions } = await provisionAll(document, { ...options, known, streamed, findings, made })
     await checkNames(document, { known, away, findings })
+    const backfills = await initialBackfills(document, { known, away, unpublished, findings })
     const functions = await buildFunctions(document, { ...options, known, findings })
     return await store.transaction(
       async (query) => {
         const owner = account ?? (await resources.saveAccount(query, document.account))
         const stored = await knownTo(query, resources, owner)
-        const tokenChanges = await writeAll(document, { query, resources, account: owner, stored }, { functions, findings })
+        const tokenChanges = await writeAll(document, { query, resources, account: owner, stored }, { functions, backfills, findings })
         const isNamed = namedIn(document)
         const after = exportedResources(await knownTo(query, resources, owner), owner.id)
         const outcome = {
-          changes: [...tokenChanges, ...changesOf(exportedResources(stored, owner.id), after, isNamed)],
+          changes: [...tokenChanges, ...withBackfills(changesOf(exportedResources(stored, owner.id), after, isNamed), document)],
           actions,
           notices: findings.notices,
           resources: after.filter(isNamed),
@@ -201,7 +205,7 @@ type Surroundings = Readonly<{ known: ResourceLists; findings: Findings }>
 
 /**
  * Makes publications and slots. @param options `streamed`: the databases that are known, by name; `made`: gets what was, to be undone
- * @returns the databases whose server can't be asked, by name
+ * @returns by name the databases whose server can't be asked, and those that only would get their publication
  */
 async function provisionAll(
   document: ConfigDocument,
@@ -215,8 +219,9 @@ async function provisionAll(
     account,
     isTrial = false,
   }: ApplyOptions & Surroundings & Readonly<{ streamed: ReadonlySet<string>; made: Provisioned[] }>,
-): Promise<Readonly<{ away: ReadonlySet<string>; actions: readonly string[] }>> {
+): Promise<Readonly<{ away: ReadonlySet<string>; unpublished: ReadonlySet<string>; actions: readonly string[] }>> {
   const away = new Set<string>()
+  const unpublished = new Set<string>()
   const actions: string[] = []
   const latest = performance.now() + MAX_AWAIT_MS
   for (const database of document.databases) {
@@ -227,6 +232,7 @@ async function provisionAll(
       const done = await provisioned(database, { latest, isKnown: streamed.has(name), isTrial, signal })
       made.push(done)
       if (done.publicationCreated) actions.push(`create the publication "${publicationName}" in the database "${name}"`)
+      if (done.publicationCreated && isTrial) unpublished.add(name)
       if (done.slotCreated) actions.push(`create the slot "${slotName}" in the database "${name}"`)
     } catch (error) {
       if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was applied', {}, { cause: error })
@@ -242,7 +248,7 @@ async function provisionAll(
       else findings.wrong(placeOf('database', database), told)
     }
   }
-  return { away, actions }
+  return { away, unpublished, actions }
 }
 
 /**
@@ -297,6 +303,44 @@ async function checkNames(
   }
 }
 
+/** The backfills that new sinks begin with. */
+type InitialBackfills = ReadonlyMap<SinkInput, readonly BackfillSettings[]>
+
+/**
+ * Looks up which backfills new sinks begin with. A sink that is there already begins with none.
+ * @param away databases that can't be asked @param unpublished databases of which it can't be known yet
+ */
+async function initialBackfills(
+  { databases, sinks }: ConfigDocument,
+  { known, away, unpublished, findings }: Surroundings & Readonly<{ away: ReadonlySet<string>; unpublished: ReadonlySet<string> }>,
+): Promise<InitialBackfills> {
+  const begun = new Map<SinkInput, readonly BackfillSettings[]>()
+  for (const { line, input } of sinks) {
+    const { name, database, source, initial_backfill: initial } = input
+    if (initial === undefined || known.sinks.some((one) => one.name === name) || unpublished.has(database)) continue
+    const given = databases.find((one) => one.input.name === database)?.input
+    const stored = known.databases.find((one) => one.name === database)
+    const asked = given ? { connection: given.connection, publication: given.publicationName } : stored && askedSourceOf(stored)
+    if (!asked) continue // told when the sink is written
+    await findings.at(placeOf('sink', { line, input }), async () => {
+      if (away.has(database)) throw new EngineError('SOURCE_UNREACHABLE', `initial_backfill needs the database "${database}"`)
+      const first = await firstBackfills(asked, source, initial)
+      if (first.length === 0) findings.notice(line, `the sink "${name}" takes no table that is published: its initial_backfill is of none`)
+      begun.set(input, first)
+    })
+  }
+  return begun
+}
+
+/** Shows with a sink that is made what it begins with, which is not stored with it. */
+function withBackfills(changes: readonly ResourceChange[], { sinks }: ConfigDocument): readonly ResourceChange[] {
+  return changes.map((change) => {
+    if (change.resource_type !== 'sink' || change.action !== 'create') return change
+    const { initial_backfill: initial } = sinks.find(({ input }) => input.name === change.name)?.input ?? {}
+    return initial === undefined ? change : { ...change, new: { ...change.new, initial_backfill: initialForm(initial) } }
+  })
+}
+
 /** Holds a resource of the document that is to be stored. */
 type Entry<T extends ResourceType> = Readonly<{ line: number; input: InputOf<T> }>
 
@@ -334,7 +378,11 @@ async function buildFunctions(
 async function writeAll(
   document: ConfigDocument,
   begun: Edit,
-  { functions, findings }: Readonly<{ functions: readonly Entry<'function'>[]; findings: Findings }>,
+  {
+    functions,
+    backfills,
+    findings,
+  }: Readonly<{ functions: readonly Entry<'function'>[]; backfills: InitialBackfills; findings: Findings }>,
 ): Promise<readonly ResourceChange[]> {
   let edit = begun
   const storedUnder = <T extends ResourceType>(type: T, name: string): StoredOf<T> | undefined =>
@@ -359,7 +407,8 @@ async function writeAll(
     const keys = keysIn(input.url)
     if (keys.length > 0) findings.notice(line, `the HTTP endpoint "${input.name}" has what looks like a key in its URL (${keys.join(', ')}), which is not stored encrypted: prefer encrypted_headers`) // prettier-ignore
   }
-  const sinks = document.sinks.map(({ line, input }) => {
+  const sinks = document.sinks.map(({ line, input: given }) => {
+    const input = { ...given, initial_backfill: backfills.get(given) }
     const { enrichment = storedUnder('sink', input.name)?.enrichment ?? null } = input // a file that doesn't speak of it leaves it as it is
     const names = FUNCTION_FIELDS.map((field) => input[field])
     const held = functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))

@@ -21,6 +21,8 @@ import type { Account, Sink } from '../../engine/state/resources.ts'
 import { missingNames, namesOf, newNames, refuseMissing } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
 import { isKeyed } from '../../sinks/destination-types.ts'
+import { beginBackfills } from './backfill-edits.ts'
+import { askedSourceOf, firstBackfills } from './wanted-backfills.ts'
 
 /** A transaction that edits the resources of an account. */
 export type Edit = Readonly<{
@@ -37,6 +39,8 @@ type EditRules<T extends ResourceType> = Readonly<{
   changed: (before: StoredOf<T>, changes: Partial<InputOf<T>>) => InputOf<T>
   /** Looks at what it refers to. @throws EngineError NOT_FOUND */
   refuse?: (edit: Edit, input: InputOf<T>, before: StoredOf<T> | undefined) => void
+  /** Stores what a new one begins with. */
+  begun?: (edit: Edit, stored: StoredOf<T>, input: InputOf<T>) => Promise<StoredOf<T>>
   /** Looks at what refers to it. @param after absent: it is to be deleted */
   refuseForUsers?: (edit: Edit, before: StoredOf<T>, after?: InputOf<T>) => void
 }>
@@ -67,7 +71,7 @@ const RULES: { readonly [T in ResourceType]: EditRules<T> } = {
     changed: (before, changes) => ({ ...before, ...changes }),
     refuseForUsers: refuseForSinks,
   },
-  sink: { changed: (before, changes) => ({ ...before, ...changes }), refuse: refuseSink },
+  sink: { changed: (before, changes) => ({ ...before, ...changes }), refuse: refuseSink, begun: beginSinkBackfills },
 }
 
 /** Gives the resources of a type that the account of an edit has. */
@@ -88,7 +92,8 @@ export async function saveResource<T extends ResourceType>(
     throw new EngineError('VALIDATION_FAILED', `another ${NOUN_OF[type]} is named "${input.name}"`, { name: 'is taken' })
   rules.refuse?.(edit, input, before)
   if (before && input.name !== before.name) await resources.rename(query, type, before, input.name)
-  return resources.save(query, type, { account, input, before })
+  const stored = await resources.save(query, type, { account, input, before })
+  return before || !rules.begun ? stored : rules.begun(edit, stored, input)
 }
 
 type EditsOptions = Readonly<{
@@ -110,7 +115,8 @@ export class ResourceEdits {
   /** Stores a new resource. @throws EngineError VALIDATION_FAILED, NOT_FOUND */
   async create<T extends ResourceType>(type: T, account: Account, input: InputOf<T>): Promise<StoredOf<T>> {
     await this.#refuseMissingNames(account, input)
-    const created = await this.#edit(account, (edit) => saveResource(edit, type, { input, before: undefined }))
+    const whole = await this.#withBackfills(account, input)
+    const created = await this.#edit(account, (edit) => saveResource(edit, type, { input: whole, before: undefined }))
     await this.#options.takeIn()
     return created
   }
@@ -158,6 +164,14 @@ export class ResourceEdits {
     if (database) refuseMissing(await missingNames(database.connection, known && 'source' in known ? newNames(names, known) : names))
   }
 
+  /** Looks up which backfills a sink begins with, before anything is locked. @throws EngineError VALIDATION_FAILED, SOURCE_UNREACHABLE … */
+  async #withBackfills<I extends InputOf<ResourceType>>({ id }: Account, input: I): Promise<I> {
+    if (!('source' in input) || input.initial_backfill === undefined) return input
+    const database = listOf(this.#options.cache, 'database').find((one) => one.accountId === id && one.name === input.database)
+    if (!database) return input // it will be refused
+    return { ...input, initial_backfill: await firstBackfills(askedSourceOf(database), input.source, input.initial_backfill) }
+  }
+
   #now<T extends ResourceType>(type: T, id: string): StoredOf<T> {
     return listOf(this.#options.cache, type).find((one) => one.id === id) ?? gone(type)
   }
@@ -188,6 +202,10 @@ function refuseSink(edit: Edit, input: SinkInput, before: Sink | undefined): voi
     })
   const unfit = unfitFunction(input, ownOf(edit, 'function'))
   if (unfit) throw fieldRefused(...unfit)
+}
+
+async function beginSinkBackfills({ query }: Edit, sink: Sink, { initial_backfill: first }: SinkInput): Promise<Sink> {
+  return first === undefined || first === 'all' || first.length === 0 ? sink : beginBackfills(query, sink, first)
 }
 
 function refuseForSinks(edit: Edit, before: StoredFunction, after?: InputOf<'function'>): void {

@@ -20,6 +20,8 @@ import type { Destination } from '../../engine/state/destinations.ts'
 import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, readOnly, type ResourceForm } from './form.ts'
+import { BackfillOut, backfillOut, initialBackfill, InitialBackfillIn } from './backfill-form.ts'
+import type { Backfill } from '../../engine/state/backfills.ts'
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
@@ -53,12 +55,12 @@ export const SinkOut = Type.Object({
   destination: AnyDestination,
   ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, Type.String({ description: 'name of a function, or "none"' })])),
   ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, SinkSettings.properties[name]])),
-  active_backfills: Type.Array(Type.Unknown()),
+  active_backfills: Type.Array(BackfillOut, { description: 'those that are active or paused, newest first' }),
   health: HealthOut,
 })
 
-/** Shows a sink, of its secrets only enough to know them. */
-export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
+/** Shows a sink, of its secrets only enough to know them. @param backfills of it that have not ended */
+export function sinkOut(sink: Sink, health: Health, backfills: readonly Backfill[] = []): Record<string, unknown> {
   return {
     id: sink.id,
     name: sink.name,
@@ -75,7 +77,7 @@ export function sinkOut(sink: Sink, health: Health): Record<string, unknown> {
     destination: destinationOut(sink.destination),
     ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, sink[field] ?? 'none'])),
     ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, sink[name]])),
-    active_backfills: [],
+    active_backfills: backfills.map((backfill) => backfillOut(backfill, sink)),
     health,
   }
 }
@@ -106,6 +108,7 @@ export const SinkPatch = Type.Object(
     database: Type.Optional(Type.String({ description: 'name of the database; of a sink that exists it can’t be changed' })),
     table: Type.Optional(Type.String({ description: 'older than source: its one table' })),
     schema: Type.Optional(Type.String({ description: 'older than source: the schema of its table, or its one schema' })),
+    initial_backfill: Type.Optional(InitialBackfillIn),
     ...LEFT_OUT,
   },
   { additionalProperties: false },
@@ -121,7 +124,12 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
   refuseDeep(body)
   const given = settableOf(body)
   const isFit = check(given)
-  const reasons: Reason[] = [...oddFields(body), ...fixedFields(sink, body), ...(isFit ? [] : reasonsOf(check.errors ?? []))]
+  const reasons: Reason[] = [
+    ...oddFields(body),
+    ...fixedFields(sink, body),
+    ...lateBackfills(body),
+    ...(isFit ? [] : reasonsOf(check.errors ?? [])),
+  ]
   const { destination, reasons: wrong = [] } = body['destination'] === undefined ? {} : destinationOf(body['destination'], sink)
   reasons.push(...wrong)
   const changes = isFit ? { ...given, ...(destination && { destination }) } : undefined
@@ -142,7 +150,9 @@ export function newSink(body: Readonly<Record<string, unknown>>, known?: Destina
   const reasons = [...oddFields(body), ...(isFit ? [] : reasonsOf(checkSettings.errors ?? []))]
   const { destination, reasons: wrong } = destinationOf(body['destination'], { name: body['name'], known })
   reasons.push(...wrong)
-  const sink = isFit && destination ? { ...settings, destination } : undefined
+  const { initial, reasons: odd } = initialBackfill(body['initial_backfill'], isFit ? settings.source : {})
+  reasons.push(...odd)
+  const sink = isFit && destination ? { ...settings, destination, ...(initial && { initial_backfill: initial }) } : undefined
   if (sink && reasons.length === 0) reasons.push(...acrossFields(sink, sink))
   if (!sink || reasons.length > 0) throw invalid(reasons)
   return sink
@@ -183,6 +193,12 @@ function settableOf(body: Readonly<Record<string, unknown>>): Record<string, unk
 
 function fixedFields(sink: Sink, body: Readonly<Record<string, unknown>>): Reason[] {
   return body['database'] !== undefined && body['database'] !== sink.database ? [['database', 'cannot be changed']] : []
+}
+
+/** Backfills that a sink begins with are for one that is not there yet. */
+function lateBackfills({ initial_backfill: given }: Readonly<Record<string, unknown>>): Reason[] {
+  const isNone = given === undefined || given === null || given === false || (Array.isArray(given) && given.length === 0)
+  return isNone ? [] : [['initial_backfill', 'is for a new sink: POST /api/sinks/NAME/backfills begins one of a sink that exists']]
 }
 
 /** @param sink as it is to be */
@@ -241,7 +257,6 @@ export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
   section: 'sinks',
   noun: NOUN_OF.sink,
   schema: SinkPatch,
-  notYet: ['initial_backfill'],
   read: (entry, { known }) => ({ input: newSink(entry, known?.destination) }),
   entry: (
     {

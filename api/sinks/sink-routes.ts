@@ -1,5 +1,6 @@
 /** The management of sinks (docs/pull-api.md), and their replay (docs/replay.md). */
 import type { EngineVerbs } from '../../actors/engine.ts'
+import type { BackfillEdits } from '../../actors/resources/backfill-edits.ts'
 import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from '../../actors/resources/sink-form.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { objectBody, type Operation } from '../http/operation.ts'
@@ -7,8 +8,10 @@ import { namedResource, resourceOperations, type ResourcePorts } from '../http/r
 import { ReplayBody, ReplayOut, replayOut, replayTarget } from './replay-form.ts'
 
 /** Makes the routes of sinks. */
-export function sinkOperations(ports: ResourcePorts & Readonly<{ engine: EngineVerbs }>): Operation[] {
-  const { engine, resources } = ports
+export function sinkOperations(
+  ports: ResourcePorts & Readonly<{ engine: EngineVerbs; backfills?: Pick<BackfillEdits, 'unended'> | undefined }>,
+): Operation[] {
+  const { engine, resources, backfills } = ports
   return [
     ...resourceOperations(ports, {
       type: 'sink',
@@ -18,15 +21,17 @@ export function sinkOperations(ports: ResourcePorts & Readonly<{ engine: EngineV
       form: SinkPatch,
       out: SinkOut,
       descriptions: {
-        create: 'It takes what is committed from then on. The answer comes when it has taken effect.',
+        create:
+          'It takes what is committed from then on, and with initial_backfill the rows that are there. The answer comes when it has taken effect.',
         update:
           'Both methods are partial: what is absent stays. The answer comes when the change has taken effect, or with ROUTING_NOT_PLACED in `health` when the source can’t be told of it at the moment; it is told as soon as it can be. With another number of partitions, or other groups, that is for messages committed from then on: those before are delivered first.',
         delete: 'With everything that waits for it.',
       },
       errors: { create: [404], delete: [404, 503] },
       shown: async (sinks) => {
-        const health = await engine.sinkHealth(sinks.map(({ id }) => id))
-        return sinks.map((sink) => sinkOut(sink, health[sink.id] ?? idleHealth(sink)))
+        const [health, unended = []] = await Promise.all([engine.sinkHealth(sinks.map(({ id }) => id)), backfills?.unended(sinks)])
+        const bySink = Map.groupBy(unended, ({ sinkId }) => sinkId)
+        return sinks.map((sink) => sinkOut(sink, health[sink.id] ?? idleHealth(sink), bySink.get(sink.id)))
       },
       input: (body, account) => {
         const sink = newSink(body)

@@ -59,7 +59,7 @@ export type BackfillKeeper = Readonly<{
   /** Settles when the next page may be read. */
   room: (signal: AbortSignal) => Promise<void>
   /** A page is durable. @returns false: the backfill has ended, or is another owner's */
-  durable: (page: Omit<DurablePage, 'lsn'> & Readonly<{ lsn: Lsn }>) => Promise<boolean>
+  durable: (page: Omit<DurablePage, 'lsn' | 'at'> & Readonly<{ lsn: Lsn }>) => Promise<boolean>
   /** About how many rows there are. */
   counted: (rows: number) => Promise<void>
 }>

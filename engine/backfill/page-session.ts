@@ -3,7 +3,7 @@
  * transaction that shows every commit which was streamed before (docs/rules.md, rule 30).
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { Client } from 'pg'
+import { Client, type QueryConfig } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import type { Query } from '../postgres/query.ts'
@@ -44,6 +44,7 @@ export class PageSession {
       lock_timeout: Math.min(LOCK_MS, timeoutMs),
       default_transaction_read_only: 'on',
       idle_in_transaction_session_timeout: 0,
+      standard_conforming_strings: 'on', // a user's SQL was checked so, and must not come to mean something else
     }
     const config = sourceClient(connection, name, settings)
     this.#wire = new ReplicationWire(config, (bytes, start, end) => this.#row(bytes, start, end))
@@ -66,6 +67,12 @@ export class PageSession {
   }
 
   readonly query: Query = (sql, params) => this.#client.query<Record<string, unknown>>(sql, params && [...params])
+
+  /** Has the server plan a query that holds a user's SQL, without running it. Only a single statement passes. */
+  async plan(select: string): Promise<void> {
+    const statement: QueryConfig & Readonly<{ queryMode: 'extended' }> = { text: `explain ${select}`, queryMode: 'extended' }
+    await this.#client.query(statement)
+  }
 
   /** Begins a transaction that shows every commit which was streamed up to now. */
   async begin(windows: Windows, signal: AbortSignal): Promise<void> {

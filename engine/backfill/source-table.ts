@@ -95,7 +95,11 @@ export async function describeSource(query: Query, publication: string, asked: T
     relation,
     print: JSON.stringify([columns, order]),
     from: `${first.kind === 'p' ? '' : 'only '}${name} t`,
-    conditions: [...(first.filter === undefined ? [] : [first.filter]), ...start, ...(asked.condition === null ? [] : [asked.condition])],
+    conditions: [
+      ...(first.filter === undefined ? [] : [first.filter]),
+      ...start,
+      ...(asked.condition === null ? [] : [`${asked.condition}\n`]),
+    ],
     order,
     rows: Math.max(0, first.rows),
   }

@@ -15,6 +15,9 @@ export const BACKFILL_STATES = ['active', 'paused', 'completed', 'failed', 'canc
 /** The state of a backfill. */
 export type BackfillState = (typeof BACKFILL_STATES)[number]
 
+/** A query of a backfill that says nothing of it takes no longer. */
+export const MAX_TIMEOUT_MS = 5_000
+
 /** What a backfill reads, and how. */
 export const BackfillSettings = Type.Object(
   {
@@ -28,12 +31,14 @@ export const BackfillSettings = Type.Object(
       Type.Union([Type.String(), Type.Number(), Type.Null()], { description: 'the lowest value of sort_column that is read' }),
     ),
     where: Type.Optional(
-      Type.Union([Type.String({ minLength: 1 }), Type.Null()], { description: 'SQL: only rows that fulfil it are read' }),
+      Type.Union([Type.String({ minLength: 1, maxLength: 10_000 }), Type.Null()], {
+        description: 'SQL: only rows that fulfil it are read, such as "tenant_id = 7"',
+      }),
     ),
     max_timeout_ms: Type.Integer({
       minimum: 1,
       maximum: 600_000,
-      default: 5_000,
+      default: MAX_TIMEOUT_MS,
       description: 'a query of the source takes no longer: pages are made so small',
     }),
   },
@@ -41,6 +46,8 @@ export const BackfillSettings = Type.Object(
 )
 /** What a backfill reads, and how. */
 export type BackfillSettings = Static<typeof BackfillSettings>
+/** The backfills that a new sink begins with: of all tables that are published and that it takes, or these. */
+export type InitialBackfill = 'all' | readonly BackfillSettings[]
 
 /** A backfill that has not ended, as its sink knows it. */
 export type RunningBackfill = Readonly<{
@@ -63,6 +70,8 @@ export type DurablePage = Readonly<{
   lsn: string
   processed: number
   ingested: number
+  /** when it was saved, in ISO 8601; absent: by a former version */
+  at?: string
 }>
 
 /** A backfill as stored. */
@@ -89,6 +98,8 @@ export type Backfill = Readonly<{
   completedAt: Date | undefined
   canceledAt: Date | undefined
   failedAt: Date | undefined
+  /** when it was like this, by the clock of the state database */
+  asOf: Date
 }>
 
 const MAX_PAGES = 16
@@ -116,11 +127,13 @@ const COLUMNS = {
   completedAt: 'time?',
   canceledAt: 'time?',
   failedAt: 'time?',
+  asOf: 'time',
 } as const
 const SELECTED = `b.id, b.sink_id as "sinkId", b.state, b.table_name as "table", b.sort_column as "sortColumn", b.start_position as "startPosition",
   b.condition, b.max_timeout_ms as "maxTimeoutMs", b.pages, b.rows_initial_count as "rowsInitial", b.rows_processed_count as "rowsProcessed",
   b.rows_ingested_count as "rowsIngested", b.error, b.inserted_at as "insertedAt", b.updated_at as "updatedAt", b.completed_at as "completedAt",
-  b.canceled_at as "canceledAt", b.failed_at as "failedAt"`
+  b.canceled_at as "canceledAt", b.failed_at as "failedAt",
+  clock_timestamp() as "asOf"`
 
 const decode = (rows: Readonly<{ rows: readonly Row[] }>): Backfill[] => rowsOf(COLUMNS, rows)
 
@@ -135,12 +148,25 @@ export async function backfillsOf(query: Query, sinkId: string): Promise<readonl
   )
 }
 
+/** The backfills of some sinks that have not ended, newest first. */
+export async function unendedBackfills(query: Query, sinkIds: readonly string[]): Promise<readonly Backfill[]> {
+  return decode(
+    await ask(
+      query,
+      `select ${SELECTED} from tailrace.backfill b where b.sink_id::text = any ($1) and b.state in ('active', 'paused')
+       order by b.inserted_at desc, b.id desc`,
+      [sinkIds],
+    ),
+  )
+}
+
 /** One backfill of a sink; undefined: it has none of that id. */
 export async function backfillOf(query: Query, sinkId: string, id: string): Promise<Backfill | undefined> {
-  const found = await ask(query, `select ${SELECTED} from tailrace.backfill b where b.sink_id = $1::text::uuid and b.id::text = $2`, [
-    sinkId,
-    id,
-  ])
+  const found = await ask(
+    query,
+    `select ${SELECTED} from tailrace.backfill b where b.sink_id = $1::text::uuid and b.id::text = lower($2)`,
+    [sinkId, id],
+  )
   return decode(found)[0]
 }
 
@@ -234,13 +260,14 @@ export async function saveDurablePage(
   query: Query,
   { databaseId, term }: Readonly<{ databaseId: string; term: number }>,
   id: string,
-  page: Omit<DurablePage, 'lsn'> & Readonly<{ lsn: Lsn }>,
+  page: Omit<DurablePage, 'lsn' | 'at'> & Readonly<{ lsn: Lsn }>,
 ): Promise<boolean> {
   const { rows } = await ask(
     query,
     `with owner as (select from tailrace.term where kind = 'source' and key = $1::text and term = $2::bigint for share)
      update tailrace.backfill b set updated_at = clock_timestamp(), rows_processed_count = $5, rows_ingested_count = $6,
-       pages = case when jsonb_array_length(pages) >= ${MAX_PAGES} then pages - 0 else pages end || jsonb_build_array($4::jsonb)
+       pages = case when jsonb_array_length(pages) >= ${MAX_PAGES} then pages - 0 else pages end || jsonb_build_array(
+         $4::jsonb || jsonb_build_object('at', clock_timestamp()))
      from owner where b.id::text = $3 and b.state in ('active', 'paused') returning b.id`,
     [databaseId, term, id, JSON.stringify({ ...page, lsn: formatLsn(page.lsn) }), page.processed, page.ingested],
   )

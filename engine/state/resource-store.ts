@@ -5,7 +5,7 @@ import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { FUNCTION_FIELDS, FUNCTION_TYPES } from './function-kinds.ts'
 import type { FunctionInput, StoredFunction } from './functions.ts'
-import type { RunningBackfill } from './backfills.ts'
+import type { InitialBackfill, RunningBackfill } from './backfills.ts'
 import { shapeOf } from './generation-shape.ts'
 import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, SINK_STATUSES, type Account, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
@@ -24,8 +24,8 @@ export type DatabaseInput = Readonly<{
   slotName: string
   publicationName: string
 }>
-/** A sink as a user says it. */
-export type SinkInput = Readonly<SinkSettingsInput & { destination: Destination }>
+/** A sink as a user says it. @property initial_backfill of a new one alone: the backfills that it begins with */
+export type SinkInput = Readonly<SinkSettingsInput & { destination: Destination; initial_backfill?: InitialBackfill | undefined }>
 /** An HTTP endpoint as a user says it. */
 export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 

@@ -291,7 +291,16 @@ test('every mistake is named with file, line and what was expected', () => {
     /^tailrace\.yaml:20:17: .*batch_size must be at least 1/,
   )
   refused(VALID.replace('destination: {', 'routing: mine\n    destination: {'), /routing is not supported by sinks of type sequin_stream/)
-  refused(VALID.replace('destination: {', 'initial_backfill: true\n    destination: {'), /initial_backfill is not supported yet/)
+  const first = (list: string) => VALID.replace('destination: {', `initial_backfill: ${list}\n    destination: {`)
+  refused(first('soon'), /^tailrace\.yaml:21:23: .*initial_backfill must be true, false or a list, got a text/)
+  refused(
+    first('[{ table: goods, type: partial, sort_column: id }]'),
+    /^tailrace\.yaml:21:\d+: .*start_position is missing: type is partial/,
+  )
+  refused(first('[{ table: goods, sort_column: id, start_position: 1 }]'), /type must be "partial" beside sort_column and start_position/)
+  refused(first('[{ table: goods }, { table: public.goods }]'), /initial_backfill\.1\.table names public\.goods a second time/)
+  refused(first('[{ table: other.bads }]'), /names other\.bads, which the sink does not take/)
+  refused(first('[{ table: goods, where: a }]'), /initial_backfill\.0\.where is not a known field/)
   refused(VALID.replace('destination: {', 'colour: red\n    destination: {'), /colour is not a field of a sink/)
   refused(VALID.replace('hostname: pg.internal', 'hostname: pg.internal\n    url: postgresql://a:b@c/d'), /hostname is given beside url/)
   refused(VALID.replace('cdc_slot', 'CDC-slot'), /is not a slot name/)

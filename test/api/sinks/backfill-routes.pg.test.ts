@@ -1,0 +1,264 @@
+/** Backfills managed over HTTP, by an engine that runs them. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { until } from '../../waiting.ts'
+import { ITEMS, upTo } from '../../actors/shop.ts'
+import { OTHER_TOKEN, serveShop, type Called, type ShownBackfill } from './served-shop.ts'
+
+const NOBODY = '99999999-9999-4999-8999-999999999999'
+const BACKFILLS = '/sinks/a/backfills'
+
+const reasonsOf = ({ status, body }: Called) => [status, body.validation_errors]
+
+test('a backfill is begun with an empty body, watched to its end, listed and deleted', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`])
+  await s.shop.insert(1, 50)
+  await s.shop.take('a', 50)
+  const { status, body: begun } = await s.call('POST', BACKFILLS)
+  assert.equal(status, 200)
+  assert.deepEqual(begun, {
+    id: begun.id,
+    sink_consumer: 'a',
+    state: 'active',
+    table: 'public.item',
+    sort_column: null,
+    start_position: null,
+    where: null,
+    max_timeout_ms: 5_000,
+    rows_initial_count: null,
+    rows_processed_count: 0,
+    rows_ingested_count: 0,
+    rows_per_second: null,
+    seconds_left: null,
+    waiting: null,
+    error: null,
+    inserted_at: begun.inserted_at,
+    updated_at: begun.updated_at,
+    completed_at: null,
+    canceled_at: null,
+    failed_at: null,
+  })
+  assert.match(begun.inserted_at, /^\d{4}-\d\d-\d\dT.*Z$/)
+  assert.deepEqual(await s.shop.take('a', 50), upTo(1, 50))
+  const done = await until('the backfill is completed', async () => {
+    const { body } = await s.call('GET', `${BACKFILLS}/${begun.id}`)
+    return body.state === 'completed' && body
+  })
+  assert.deepEqual([done.rows_processed_count, done.rows_ingested_count], [50, 50])
+  assert.ok(done.completed_at >= done.inserted_at)
+  assert.deepEqual((await s.call('GET', `${BACKFILLS}/${begun.id.toUpperCase()}`)).body, done)
+  const { body: second } = await s.call('POST', BACKFILLS, { table: 'item', state: 'active', sort_column: null })
+  assert.deepEqual(await s.shop.take('a', 50), upTo(1, 50), 'the same rows come again')
+  await until('the second is completed', async () => (await s.call('GET', `${BACKFILLS}/${second.id}`)).body.state === 'completed')
+  const listed = (await s.call('GET', BACKFILLS)).body.data as ShownBackfill[]
+  assert.deepEqual(
+    listed.map(({ id, state }) => [id, state]),
+    [
+      [second.id, 'completed'],
+      [begun.id, 'completed'],
+    ],
+  )
+  assert.deepEqual((await s.call('DELETE', `${BACKFILLS}/${begun.id}`)).body, { id: begun.id, deleted: true })
+  assert.equal((await s.call('GET', `${BACKFILLS}/${begun.id}`)).status, 404)
+})
+
+test('one that is disabled waits; it is paused, resumed and cancelled, and the sink shows those that have not ended', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`, `name: b, ${ITEMS}`])
+  assert.equal((await s.call('PATCH', '/sinks/a', { status: 'disabled' })).status, 200)
+  const { body: begun } = await s.call('POST', BACKFILLS)
+  assert.deepEqual([begun.state, begun.waiting], ['active', 'the sink is disabled'])
+  const one = `${BACKFILLS}/${begun.id}`
+  const shown = async () => {
+    const [list, single] = [await s.call('GET', '/sinks'), await s.call('GET', '/sinks/a')]
+    assert.deepEqual(list.body.data.find(({ name }: { name: string }) => name === 'b').active_backfills, [])
+    assert.deepEqual(list.body.data.find(({ name }: { name: string }) => name === 'a').active_backfills, single.body.active_backfills)
+    return single.body.active_backfills
+  }
+  assert.deepEqual(await shown(), [begun])
+  const paused = await s.call('PATCH', one, { state: 'paused' })
+  assert.deepEqual([paused.status, paused.body.state, paused.body.waiting], [200, 'paused', null])
+  assert.deepEqual(await shown(), [paused.body])
+  assert.equal((await s.call('PATCH', one, { state: 'paused' })).body.state, 'paused', 'once more is no change')
+  assert.deepEqual(reasonsOf(await s.call('POST', BACKFILLS)), [422, { table: ['has a backfill that is already active'] }])
+  assert.equal((await s.call('PUT', one, { state: 'active' })).body.state, 'active')
+  const cancelled = await s.call('PUT', one, { state: 'cancelled' })
+  assert.equal(cancelled.body.state, 'cancelled')
+  assert.ok(cancelled.body.canceled_at)
+  assert.deepEqual(await shown(), [])
+  assert.deepEqual(reasonsOf(await s.call('PATCH', one, { state: 'active' })), [422, { state: ["can't go from cancelled to active"] }])
+  for (const state of ['completed', 'failed', 'canceled', 1])
+    assert.deepEqual((await s.call('PATCH', one, { state })).status, 422, `${state}`)
+  assert.deepEqual(reasonsOf(await s.call('PATCH', one, {})), [422, { state: ['is missing'] }])
+  assert.equal((await s.call('PATCH', one, { state: 'paused', rows: 1 })).status, 422)
+  const { body: last } = await s.call('POST', BACKFILLS)
+  assert.deepEqual((await s.call('DELETE', `${BACKFILLS}/${last.id}`)).body, { id: last.id, deleted: true })
+  assert.deepEqual(await shown(), [], 'what is deleted is cancelled first')
+})
+
+test('several tables are begun together, or none of them; a request without a table says what to send', async () => {
+  await using s = await serveShop(['name: a, source: {}', `name: b, ${ITEMS}`])
+  const nothing = await s.call('POST', BACKFILLS, {})
+  assert.equal(nothing.status, 422)
+  assert.match(nothing.body.summary, /table is missing.*\{"tables": "all"\}/)
+  const { status, body } = await s.call('POST', BACKFILLS, { tables: 'all' })
+  assert.equal(status, 200)
+  assert.deepEqual(
+    body.data.map(({ table, sink_consumer }: ShownBackfill) => [table, sink_consumer]),
+    [
+      ['public.item', 'a'],
+      ['public.other', 'a'],
+    ],
+  )
+  await until('both are completed', async () =>
+    (await s.call('GET', BACKFILLS)).body.data.every(({ state }: ShownBackfill) => state === 'completed'),
+  )
+  const both = await s.call('POST', '/sinks/b/backfills', { tables: ['item', 'public.item'] })
+  assert.deepEqual(
+    both.body.data.map(({ table }: ShownBackfill) => table),
+    ['public.item'],
+    'a table that is named twice is backfilled once',
+  )
+  const mixed = await s.call('POST', BACKFILLS, { tables: ['item', 'nosuch'] })
+  assert.equal(mixed.status, 422)
+  assert.match(mixed.body.validation_errors.tables[0], /public\.nosuch can't be backfilled: there is no such table/)
+  assert.equal((await s.call('GET', BACKFILLS)).body.data.length, 2, 'nothing was begun')
+})
+
+test('what can not be is refused at its field; another account and another sink know nothing of a backfill', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`, `name: b, ${ITEMS}`, 'name: all, source: {}'])
+  const refused: [body: unknown, field: string, reason: RegExp][] = [
+    [{ table: 'public.other' }, 'table', /names public\.other, which the sink does not take/],
+    [{ table: 'nosuch' }, 'table', /names public\.nosuch, which the sink does not take/],
+    [{ table: 'item', tables: 'all' }, 'tables', /beside table/],
+    [{ tables: 'most' }, 'tables', /must be "all" or a list/],
+    [{ tables: [] }, 'tables', /at least one item/],
+    [{ colour: 'red' }, 'colour', /is not a known field/],
+    [{ state: 'paused' }, 'state', /must be "active"/],
+    [{ sort_column: 'id' }, 'start_position', /is missing/],
+    [{ start_position: 3 }, 'sort_column', /is missing/],
+    [{ sort_column: 'colour', start_position: 3 }, 'sort_column', /has no column "colour"/],
+    [{ sort_column: 'id', start_position: 'x' }, 'start_position', /invalid input syntax for type integer: "x"/],
+    [{ max_timeout_ms: 0 }, 'max_timeout_ms', /at least 1/],
+    [{ max_timeout_ms: 600_001 }, 'max_timeout_ms', /at most 600000/],
+    [{ where: '' }, 'where', /at least one character/],
+  ]
+  for (const [body, field, reason] of refused) {
+    const answer = await s.call('POST', BACKFILLS, body)
+    assert.equal(answer.status, 422, JSON.stringify(body))
+    assert.match(answer.body.validation_errors[field]?.[0] ?? JSON.stringify(answer.body), reason)
+    assert.match(answer.body.summary, new RegExp(field))
+  }
+  assert.match((await s.call('POST', '/sinks/all/backfills', { table: 'x.y' })).body.summary, /x\.y can't be backfilled: there is no such/)
+  assert.equal((await s.call('POST', '/sinks/all/backfills', { table: 'a\0b' })).status, 422)
+  assert.equal((await s.call('POST', BACKFILLS, [])).status, 400)
+  assert.deepEqual((await s.call('GET', BACKFILLS)).body, { data: [] })
+  const { body } = await s.call('POST', BACKFILLS)
+  for (const [method, path, token] of [
+    ['GET', '/sinks/nosuch/backfills'],
+    ['POST', '/sinks/nosuch/backfills'],
+    ['GET', `${BACKFILLS}/${NOBODY}`],
+    ['GET', `${BACKFILLS}/x`],
+    ['PATCH', `${BACKFILLS}/${NOBODY}`],
+    ['DELETE', `${BACKFILLS}/${NOBODY}`],
+    ['GET', `/sinks/b/backfills/${body.id}`],
+    ['PATCH', `/sinks/b/backfills/${body.id}`],
+    ['DELETE', `/sinks/b/backfills/${body.id}`],
+    ['GET', `${BACKFILLS}/${body.id}`, OTHER_TOKEN],
+  ] as const) {
+    const answer = await s.call(method, path, method === 'PATCH' ? { state: 'paused' } : undefined, token)
+    assert.equal(answer.status, 404, `${method} ${path}`)
+    assert.equal(typeof answer.body.summary, 'string')
+  }
+})
+
+test('where is one expression, which Postgres has looked at; nothing else comes through it', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`])
+  await s.shop.insert(1, 20)
+  await s.shop.take('a', 20)
+  const hostile: [where: string, words: RegExp][] = [
+    ['true) or pg_sleep(1) is null --', /syntax error at or near "\)"/],
+    ['1=1); drop table item', /syntax error at or near "\)"/],
+    ['1=1; drop table item', /cannot insert multiple commands/],
+    ['1=1;', /syntax error at or near ";"/],
+    ['true) or (true', /syntax error at or near "\)"/],
+    ['true /*', /unterminated \/\* comment/],
+    ["name = '", /unterminated quoted string/],
+    ['true union select 1', /each UNION query must have the same number|syntax error/],
+    ['true limit 1', /syntax error at or near "limit"/],
+    ['true order by id', /syntax error at or near "order"/],
+    ['select true', /syntax error at or near "select"/],
+    ['colour = 1', /column "colour" does not exist/],
+    ['id', /argument of WHERE must be type boolean/],
+    ['true, true', /syntax error|record/],
+    ['count(*) > 1', /aggregate functions are not allowed/],
+    ['id = $1', /parameter/],
+    ["nextval('nosuch') > 1", /"nosuch" does not exist/],
+    ['exists (with gone as (delete from item returning 1) select from gone)', /WITH clause containing a data-modifying statement/],
+    ['a\0b', /PostgreSQL/],
+  ]
+  for (const [where, words] of hostile) {
+    const answer = await s.call('POST', BACKFILLS, { where })
+    assert.equal(answer.status, 422, where)
+    assert.match(answer.body.validation_errors.where?.[0], /^is refused by PostgreSQL: /)
+    assert.match(answer.body.validation_errors.where?.[0], words)
+  }
+  assert.equal((await s.shop.db.query('select from item')).length, 20)
+  for (const [where, ids] of [
+    ["name = 'n3' or name = 'n4' -- these", [3, 4]],
+    ["(id > 18) and ')' <> '('", [19, 20]],
+    ['id in (select max(id) from item)', [20]],
+    ['t.id = 1 and (select true)', [1]],
+    ['id = 2\n', [2]],
+  ] as const) {
+    const { status, body } = await s.call('POST', BACKFILLS, { where })
+    assert.deepEqual([status, body.where], [200, where])
+    assert.deepEqual(await s.shop.take('a', ids.length), ids)
+    await until('it is completed', async () => (await s.call('GET', `${BACKFILLS}/${body.id}`)).body.state === 'completed')
+  }
+  await s.shop.nothingMore('a')
+})
+
+test('a part of a table is read from a position of a column on', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`])
+  await s.shop.insert(1, 20)
+  await s.shop.take('a', 20)
+  const { body } = await s.call('POST', BACKFILLS, { sort_column: 'id', start_position: 18, max_timeout_ms: 100 })
+  assert.deepEqual([body.sort_column, body.start_position, body.max_timeout_ms], ['id', '18', 100])
+  assert.deepEqual(await s.shop.take('a', 3), [18, 19, 20])
+  await s.shop.nothingMore('a')
+})
+
+test('a sink is created with its rows; one that exists gets none by an update', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`])
+  await s.shop.insert(1, 20)
+  const sink = { name: 'new', database: s.shop.db.name, destination: { type: 'sequin_stream' } }
+  const made = await s.call('POST', '/sinks', { ...sink, initial_backfill: true })
+  assert.equal(made.status, 200)
+  assert.deepEqual(made.body.active_backfills.map(({ table }: ShownBackfill) => table).toSorted(), ['public.item', 'public.other'])
+  assert.deepEqual(await s.shop.take('new', 20), upTo(1, 20))
+  await s.shop.insert(21, 25)
+  assert.deepEqual(await s.shop.take('new', 5), upTo(21, 25))
+  const partial = { table: 'item', type: 'partial', sort_column: 'id', start_position: 24 }
+  const part = await s.call('POST', '/sinks', { ...sink, name: 'part', source: { include_tables: ['item'] }, initial_backfill: [partial] })
+  assert.equal(part.body.active_backfills[0].sort_column, 'id')
+  assert.deepEqual(await s.shop.take('part', 2), [24, 25])
+  for (const none of [null, false, []]) {
+    const name = `none-${JSON.stringify(none).replaceAll(/\W/g, '_')}`
+    assert.deepEqual((await s.call('POST', '/sinks', { ...sink, name, initial_backfill: none })).body.active_backfills, [])
+    assert.equal((await s.call('PATCH', `/sinks/${name}`, { initial_backfill: none })).status, 200)
+  }
+  const late = await s.call('PATCH', '/sinks/a', { initial_backfill: true })
+  assert.deepEqual([late.status, Object.keys(late.body.validation_errors)], [422, ['initial_backfill']])
+  const refused: [unknown, string][] = [
+    [[{ table: 'nosuch' }], 'table'],
+    [[{ table: 'item', type: 'partial' }], 'sort_column'],
+    [[{ table: 'item', type: 'partial', sort_column: 'colour', start_position: 1 }], 'sort_column'],
+    [[{ table: 'item', type: 'whole' }], 'type'],
+  ]
+  for (const [initial, field] of refused) {
+    const answer = await s.call('POST', '/sinks', { ...sink, name: 'refused', initial_backfill: initial })
+    assert.equal(answer.status, 422)
+    assert.ok(answer.body.validation_errors.initial_backfill?.['0']?.[field], JSON.stringify(answer.body))
+    assert.equal((await s.call('GET', '/sinks/refused')).status, 404)
+  }
+})
