@@ -20,7 +20,6 @@ import type { DurablePage, RunningBackfill } from '../state/backfills.ts'
 import type { Database } from '../state/resources.ts'
 import type { Mark, OwnStream } from '../wal/change-packer.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
-import type { Relation } from '../wal/decode/relation.ts'
 import { PageRows } from './page-rows.ts'
 import { PageSession, type OnCopiedRow } from './page-session.ts'
 import { describeSource, pageQuery, rowsQuery, type SourceTable } from './source-table.ts'
@@ -155,7 +154,7 @@ export class BackfillRun {
     const { windows, signal } = this.#source
     let table = await this.#inTransaction(() => this.#describe())
     await this.#keeper.counted(table.rows)
-    let begun = this.#begin(table.relation)
+    let begun = this.#begin(table)
     try {
       for (let isRead = false; !isRead || this.#again.size > 0;) {
         await this.#keeper.room(signal)
@@ -163,7 +162,7 @@ export class BackfillRun {
         if (!page) return 'waiting'
         await this.#session.begin(windows, signal)
         table = await this.#describeAgain(table)
-        begun = this.#begin(table.relation) // of the next page: while this one is read
+        begun = this.#begin(table) // of the next page: while this one is read
         begun.catch(() => undefined)
         const keys = [...this.#again].slice(0, AGAIN_ROWS)
         if (keys.length > 0) await this.#readKeys(table, page, keys)
@@ -184,11 +183,12 @@ export class BackfillRun {
   }
 
   /** Opens a page: its window begins where its low mark stands. @returns undefined: the sink has no stream of its own there */
-  async #begin(relation: Relation): Promise<BegunPage | undefined> {
+  async #begin({ relation, order }: SourceTable): Promise<BegunPage | undefined> {
+    const anyMoves = order.some(({ index }) => !relation.key.includes(index))
     return this.#mark((mark) => {
       const stream = mark.ownStream(this.#sinkId, relation)
       if (!stream) return undefined
-      const window = new Window(relation.oid, stream.actions)
+      const window = new Window(relation.oid, stream, anyMoves)
       this.#source.windows.open(window)
       return { window, stream, openSlices: 0, isRead: false }
     })
@@ -218,7 +218,7 @@ export class BackfillRun {
       const isWhole = await this.#session.copy(pageQuery(table, this.#after, limit), add, (pid) => this.#cancel(pid))
       this.#limit = nextLimit(limit, count, performance.now() - startedAt, this.#backfill.maxTimeoutMs)
       const isLast = isWhole && count < limit
-      if (isLast && rows.count > 0) this.#release(page, { rows })
+      if (isLast) this.#release(page, { rows }) // even of no rows: by its mark it is known which ones moved to where pages have been
       return isLast
     } catch (error) {
       if (sqlstateOf(error) !== TIMED_OUT || limit === 1) throw error
@@ -274,7 +274,7 @@ export class BackfillRun {
   async #releaseNow({ window, stream }: BegunPage, { rows, after, again = 0 }: Slice, before: Promise<void> | undefined): Promise<void> {
     const released = await this.#mark((mark) => {
       const now = mark.ownStream(this.#sinkId, rows.of.relation)
-      if (window.isVoid || now?.target.topic !== stream.target.topic) return undefined
+      if (window.isVoid || now?.target.topic !== stream.target.topic || now.actions !== stream.actions) return undefined
       let idx = 0
       for (let n = 0; n < rows.count; n++) {
         const key = window.isUntouched ? undefined : rows.key(n)
@@ -285,7 +285,7 @@ export class BackfillRun {
       for (const key of window.moved()) this.#again.add(key)
       return { position: mark.position, added: idx }
     })
-    if (!released) throw interrupted('the table was emptied, or the sink reads another stream')
+    if (!released) throw interrupted('the table was emptied, or the sink reads another stream or takes other actions')
     if (again === 0) this.#processed += rows.count
     this.#ingested += released.added
     const at = { position: released.position, processed: this.#processed, ingested: this.#ingested }

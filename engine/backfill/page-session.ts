@@ -82,7 +82,7 @@ export class PageSession {
       await this.#client.query('begin read only')
       const { rows } = await this.#client.query(`select ${SNAPSHOT_COLUMNS}`)
       const hidden = this.#gate.hidden(rows[0] ?? {}, streamed)
-      windows.visible(streamed.length, hidden)
+      windows.visible(streamed, hidden)
       if (hidden.length === 0) return
       await this.#client.query('rollback')
       if (performance.now() > until)

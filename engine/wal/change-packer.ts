@@ -61,8 +61,8 @@ export type Mark = Readonly<{
   /** The stream that a sink has alone at this place, as it takes the table's rows; undefined: it has none, or does not take them. */
   ownStream: (sinkId: string, relation: Relation) => OwnStream | undefined
 }>
-/** The stream that a sink has alone. @property actions bits of what the sink takes of it */
-export type OwnStream = RelationTarget & Readonly<{ actions: number }>
+/** The stream that a sink has alone. @property actions bits of what the sink takes of it. @property isShed whether its changes are dropped now */
+export type OwnStream = RelationTarget & Readonly<{ actions: number; isShed: () => boolean }>
 /** Called for each mark of its prefix that the log does not have yet. */
 export type MarkHandler = (mark: Mark) => void
 
@@ -70,7 +70,10 @@ export type MarkHandler = (mark: Mark) => void
 export interface KeyWatcher {
   /** whether the keys of this table's changes are wanted now */
   watches(relation: number): boolean
-  /** @param action its bit of ACTION_BIT; @param oldKey @param newKey JSON array text of the primary key, valid during the call; one may be undefined */
+  /**
+   * @param action its bit of ACTION_BIT; 0: Postgres did not send all values of the row. @param oldKey @param newKey JSON array text of
+   * the primary key, valid during the call; one may be undefined
+   */
   changed(relation: number, action: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void
   truncated(relation: number): void
   /** the transaction was streamed: its rows are visible soon (docs/rules.md, rule 30) */
@@ -306,7 +309,10 @@ export class ChangePacker implements PgoutputHandler<Said> {
 
   #emit(change: Change, action: ActionCode, bit: number): void {
     const { relation } = change
-    if (this.#options.watcher?.watches(relation.oid)) this.#showKeys(change, bit, this.#options.watcher)
+    if (this.#options.watcher?.watches(relation.oid)) {
+      const lacksValues = change.action !== 'delete' && change.row.unchanged > 0
+      this.#showKeys(change, lacksValues ? 0 : bit, this.#options.watcher)
+    }
     const targets = this.#routing.targets(relation)
     if (change.keyChanged) this.#emitPart(targets, change, PART.tombstone, ACTION.delete, bit)
     if (this.#chunkBytes > this.#options.maxMessageBytes * LARGE_SHARE) this.#emitLarge(targets, change, action, bit)
@@ -442,7 +448,8 @@ export class ChangePacker implements PgoutputHandler<Said> {
         const to = this.#routing.targets(relation).find(({ target }) => target.only === sinkId)
         const reader = to && this.#routing.active.readers.find((each) => each.sinkId === sinkId && each.topic === to.target.topic)
         this.#routing.forget(relation) // a page has a description of its own, which is soon gone
-        return reader && { ...to, actions: actionBits(reader.actions) }
+        const isShed = () => this.#shedding?.isDropping(sinkId) ?? false
+        return reader && { ...to, actions: actionBits(reader.actions), isShed }
       },
     })
   }

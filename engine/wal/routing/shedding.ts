@@ -34,6 +34,11 @@ export class Shedding {
     this.#dropping.delete(sinkId)
   }
 
+  /** Whether messages of the sink are dropped now. */
+  isDropping(sinkId: string): boolean {
+    return this.#dropping.has(sinkId)
+  }
+
   /** Whether this message of the sink is dropped; if so it is counted. */
   drops(sinkId: string): boolean {
     if (!this.#dropping.has(sinkId)) return false
