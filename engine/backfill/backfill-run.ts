@@ -84,6 +84,11 @@ export class BackfillRun {
   readonly #sinkId: string
   readonly #source: StreamingSource
   readonly #keeper: BackfillKeeper
+  /** with the run of the source, or this one */
+  readonly #signal: AbortSignal
+  readonly #ended = new AbortController()
+  /** those that it has open */
+  readonly #windows = new Set<Window>()
   /** marks that were written and have not come back, by id */
   readonly #marks = new Map<string, (mark: Mark) => void>()
   readonly #session: PageSession
@@ -110,6 +115,7 @@ export class BackfillRun {
     this.#sinkId = sinkId
     this.#session = session
     this.#source = source
+    this.#signal = AbortSignal.any([source.signal, this.#ended.signal])
     this.#keeper = keeper
     this.#after = from?.after ?? null
     this.#processed = from?.processed ?? 0
@@ -137,49 +143,41 @@ export class BackfillRun {
    * @throws EngineError BACKFILL_REFUSED; others: another run goes on behind the last page that is durable
    */
   async run(): Promise<'done' | 'waiting'> {
-    const { signal } = this.#source
-    const cut = () => this.#session.close()
-    signal.addEventListener('abort', cut)
+    const { signal, windows } = this.#source
+    this.#signal.addEventListener('abort', () => this.#session.close())
     try {
       return await this.#readAll()
     } catch (error) {
       throw signal.aborted ? new EngineError('STOPPING', 'the run of the backfill has ended') : toSourceError(error, 'streaming')
     } finally {
-      signal.removeEventListener('abort', cut)
-      this.#session.close()
+      this.#ended.abort()
+      for (const window of this.#windows) windows.close(window)
     }
   }
 
   async #readAll(): Promise<'done' | 'waiting'> {
-    const { windows, signal } = this.#source
+    const { windows } = this.#source
     let table = await this.#inTransaction(() => this.#describe())
     await this.#keeper.counted(table.rows)
     let begun = this.#begin(table)
-    try {
-      for (let isRead = false; !isRead || this.#again.size > 0;) {
-        await this.#keeper.room(signal)
-        const page = await begun
-        if (!page) return 'waiting'
-        await this.#session.begin(windows, signal)
-        table = await this.#describeAgain(table)
-        begun = this.#begin(table) // of the next page: while this one is read
-        begun.catch(() => undefined)
-        const keys = [...this.#again].slice(0, AGAIN_ROWS)
-        if (keys.length > 0) await this.#readKeys(table, page, keys)
-        else isRead = await this.#readPage(table, page)
-        await this.#session.end()
-        page.isRead = true
-        this.#closeRead(page)
-        if (isRead || keys.length > 0) await Promise.all(this.#open)
-      }
-      if (this.#newest) await this.#save(this.#newest, null)
-      return 'done'
-    } finally {
-      begun.then(
-        (page) => page && windows.close(page.window),
-        () => undefined,
-      )
+    for (let isRead = false; !isRead || this.#again.size > 0;) {
+      await this.#keeper.room(this.#signal)
+      const page = await begun
+      if (!page) return 'waiting'
+      await this.#session.begin(windows, this.#signal)
+      table = await this.#describeAgain(table)
+      begun = this.#begin(table) // of the next page: while this one is read
+      begun.catch(() => undefined)
+      const keys = [...this.#again].slice(0, AGAIN_ROWS)
+      if (keys.length > 0) await this.#readKeys(table, page, keys)
+      else isRead = await this.#readPage(table, page)
+      await this.#session.end()
+      page.isRead = true
+      this.#closeRead(page)
+      if (isRead || keys.length > 0) await Promise.all(this.#open)
     }
+    if (this.#newest) await this.#save(this.#newest, null)
+    return 'done'
   }
 
   /** Opens a page: its window begins where its low mark stands. @returns undefined: the sink has no stream of its own there */
@@ -190,12 +188,15 @@ export class BackfillRun {
       if (!stream) return undefined
       const window = new Window(relation.oid, stream, anyMoves)
       this.#source.windows.open(window)
+      this.#windows.add(window)
       return { window, stream, openSlices: 0, isRead: false }
     })
   }
 
   #closeRead({ window, isRead, openSlices }: BegunPage): void {
-    if (isRead && openSlices === 0) this.#source.windows.close(window)
+    if (!isRead || openSlices > 0) return
+    this.#source.windows.close(window)
+    this.#windows.delete(window)
   }
 
   /** Reads a page, and releases its rows slice by slice. @returns whether nothing stands behind it */
@@ -229,10 +230,9 @@ export class BackfillRun {
 
   /** @returns false: the page ends here */
   async #mayReadOn(): Promise<boolean> {
-    const { signal } = this.#source
     const go = async () => {
       if (this.#open.length >= MAX_OPEN) await this.#open[0]
-      await this.#keeper.room(signal)
+      await this.#keeper.room(this.#signal)
       return true
     }
     const held = Promise.withResolvers<boolean>()
@@ -308,7 +308,8 @@ export class BackfillRun {
 
   /** Writes a mark. @returns what `meet` gives where the mark stands in the stream */
   async #mark<T>(meet: (mark: Mark) => T): Promise<T> {
-    const { query, database, signal } = this.#source
+    const { query, database } = this.#source
+    const signal = this.#signal
     const id = randomUUID()
     const met = Promise.withResolvers<T>()
     const end = () => met.reject(interrupted('the run has ended'))
@@ -340,7 +341,7 @@ export class BackfillRun {
   }
 
   async #inTransaction<T>(work: () => Promise<T>): Promise<T> {
-    await this.#session.begin(this.#source.windows, this.#source.signal)
+    await this.#session.begin(this.#source.windows, this.#signal)
     const result = await work()
     await this.#session.end()
     return result
