@@ -21,11 +21,13 @@ type Description<Verb extends string, O extends Options> = Readonly<{
   verbs?: Readonly<Record<Verb, string>>
   /** takes one more word: the name of it, in brackets where it may be left out, and what it is */
   word?: readonly [name: string, means: string]
+  /** takes any number of words behind that one: the name of one of them, and what they are */
+  more?: readonly [name: string, means: string]
   options?: O
   /** as they are typed */
   examples?: readonly string[]
   /** @param given `word`: '' where it was left out @throws UsageError, CommandFailed, EngineError */
-  run: (given: Readonly<{ verb: Verb; word: string; values: Values<O> }>) => Promise<void> | void
+  run: (given: Readonly<{ verb: Verb; word: string; more: readonly string[]; values: Values<O> }>) => Promise<void> | void
 }>
 
 /** A command, whatever it takes. */
@@ -53,7 +55,7 @@ export class CommandFailed extends Error {
 
 /** Makes a command of its description. */
 export function command<const O extends Options = {}, Verb extends string = never>(description: Description<Verb, O>): Command {
-  const { usage = '', summary, verbs, word, options, run } = description
+  const { usage = '', summary, verbs, word, more: several, options, run } = description
   const isVerb = (given: string): given is Verb => verbs === undefined || Object.hasOwn(verbs, given)
   const help = (name: string) => helpOf(name, description)
   return {
@@ -67,9 +69,9 @@ export function command<const O extends Options = {}, Verb extends string = neve
       const isWanted = word !== undefined && !word[0].startsWith('[')
       if (!isVerb(verb)) throw new UsageError(`${verb === '' ? 'what to do is missing' : `"${verb}" is not known`}: give ${oneOf(verbs)}`)
       if (isWanted && given === '') throw new UsageError(`${word[0]} is missing: ${word[1]}`)
-      const [extra] = word || given === '' ? more : [given]
+      const [extra] = several ? [] : word || given === '' ? more : [given]
       if (extra !== undefined) throw new UsageError(`"${extra}" is one argument too many`)
-      return run({ verb, word: given, values: values as Values<O> }) // as the options say of each
+      return run({ verb, word: given, more, values: values as Values<O> }) // as the options say of each
     },
   }
 }
@@ -91,9 +93,9 @@ export const print = (line: string): void => void process.stdout.write(`${line}\
 
 function helpOf(
   name: string,
-  { usage = '', summary, verbs = {}, word, options = {}, examples = [] }: Omit<Description<string, Options>, 'run'>,
+  { usage = '', summary, verbs = {}, word, more, options = {}, examples = [] }: Omit<Description<string, Options>, 'run'>,
 ): string {
-  const words = { ...verbs, ...(word && { [word[0].replaceAll(/[[\]]/g, '')]: word[1] }) }
+  const words = { ...verbs, ...Object.fromEntries([word, more].flatMap((one) => (one ? [[one[0].replaceAll(/[[\]]/g, ''), one[1]]] : []))) }
   const flags = Object.entries({ ...options, help: HELP }).map(([option, { value, means }]: [string, Option]) => [
     `--${option}${value === undefined ? '' : ` ${value}`}`,
     means,

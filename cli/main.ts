@@ -16,6 +16,16 @@ const REPLAY_OPTIONS = {
   generation: text('G', 'the generation that --offset is of, where that is not the one delivered now'),
   ...ACCESS_OPTIONS,
 } as const
+const BACKFILL_OPTIONS = {
+  all: flag('start: of every table that is published and that the sink takes; pause, resume, cancel: all that have not ended'),
+  where: text('SQL', 'start: only rows that fulfil it, such as "tenant_id = 7"'),
+  'sort-column': text('COLUMN', 'start: reads in the order of this column, which needs an index, from --from on'),
+  from: text('VALUE', 'start: the lowest value of --sort-column that is read'),
+  'max-timeout-ms': text('MS', 'start: a query of the source takes no longer; 5000'),
+  wait: flag('start, resume, get: until all of them have ended, and shows how far they are; exits with 1 when one was not completed'),
+  json: flag('prints what the API answers'),
+  ...ACCESS_OPTIONS,
+} as const
 const FUNCTION_OPTIONS = {
   type: text('TYPE', `one of ${FUNCTION_FIELDS.join(', ')}; without it, what the file looks like`),
   'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
@@ -74,6 +84,32 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     options: REPLAY_OPTIONS,
     examples: ['tailrace sink replay orders --to 2025-02-03T04:05:06Z'],
     run: async ({ word, values }) => (await import('./sink.ts')).replay(word, values),
+  }),
+  backfill: command({
+    usage: 'start | ls | get | pause | resume | cancel | delete SINK [TABLE…] [options]',
+    summary: 'read the rows that are there into a sink, beside the stream',
+    verbs: {
+      start: 'begins to read tables; without one, that of a sink which takes only one',
+      ls: 'lists the backfills of the sink, newest first',
+      get: 'shows how far they are; without a table, the newest',
+      pause: 'stands still until resume; without a table, the only one that has not ended',
+      resume: 'goes on where it was paused',
+      cancel: 'ends it; rows that were read are delivered all the same',
+      delete: 'forgets it, and cancels it before if it has not ended',
+    },
+    word: ['SINK', 'its name'],
+    more: ['TABLE', 'schema.table, without a schema that in public; but for start also the id of a backfill'],
+    options: BACKFILL_OPTIONS,
+    examples: [
+      'tailrace backfill start products --wait',
+      'tailrace backfill start shop public.product public.customer',
+      'tailrace backfill start shop --all',
+      'tailrace backfill start shop product --where "tenant_id = 7"',
+      'tailrace backfill start shop orders --sort-column placed_at --from 2025-01-01',
+      'tailrace backfill ls shop',
+      'tailrace backfill pause shop orders',
+    ],
+    run: async ({ verb, word, more, values }) => (await import('./backfill.ts')).backfill(verb, { sink: word, words: more }, values),
   }),
   function: command({
     usage: 'test | build | save FILE [options]',

@@ -8,8 +8,8 @@ import { readSettings } from './settings.ts'
 /** The options that say where a running Tailrace is. */
 export type Access = Readonly<{ token?: string | undefined; url?: string | undefined }>
 type Body = Readonly<Record<string, unknown>>
-/** Asks the API. @param path below /api @throws EngineError SERVICE_UNREACHABLE, CONFIG_INVALID; CommandFailed: it refuses, in its words */
-type Ask = (method: 'GET' | 'POST' | 'PATCH', path: string, body?: object) => Promise<Body>
+/** The function that asks the API. @param path below /api @throws EngineError SERVICE_UNREACHABLE, CONFIG_INVALID; CommandFailed: it refuses, in its words */
+export type Ask = (method: 'GET' | 'POST' | 'PATCH' | 'DELETE', path: string, body?: object) => Promise<Body>
 
 const NO_TOKEN =
   'an API token is missing: set TAILRACE_TOKEN to an API token of the account, or give --token, which others can see in the list of processes. Only the token of a demo is found by itself'

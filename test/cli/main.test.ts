@@ -39,7 +39,7 @@ test('an unknown command or option is named on stderr and exits with 2', () => {
 })
 
 test('the help of every command has a line for each option that it takes, and an example', () => {
-  for (const command of ['start', 'demo', 'source', 'sink', 'function', 'types']) {
+  for (const command of ['start', 'demo', 'source', 'sink', 'backfill', 'function', 'types']) {
     const { code, out } = tailrace(command, '--help')
     assert.equal(code, 0)
     assert.match(
