@@ -152,6 +152,7 @@ export class SourceBackfills {
       room: (end) => room(sinkId, end),
       durable: (page) => saveDurablePage(state, owner, backfill.id, page),
       counted: (rows) => saveInitialCount(state, backfill.id, rows),
+      warned: (what) => this.#home.logger.warn({ backfill: backfill.id, table: backfill.table }, what),
     }
     if (from?.after !== null || from === undefined) {
       const reading = await BackfillRun.open(backfill, sinkId, { source, keeper, from })

@@ -8,8 +8,10 @@ import { rowsOf } from '../postgres/rows.ts'
 import { faultOf, sqlstateOf } from '../postgres/sqlstate.ts'
 import { takesTable, type SourceFilter } from '../state/source-filter.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
+import { refuseHeavyPages } from './page-plan.ts'
+import { pageQuery } from './page-query.ts'
 import { PageSession } from './page-session.ts'
-import { describeSource, pageQuery, type TableAsked } from './source-table.ts'
+import { describeSource, type TableAsked } from './source-table.ts'
 
 /** A source, as far as it has to be known to be asked. */
 export type AskedSource = Readonly<{ connection: Connection; publication: string }>
@@ -73,7 +75,8 @@ async function refusedPart(session: PageSession, publication: string, asked: Tab
     describeSource(session.query, publication, { table: asked.table, sortColumn: null, startPosition: null, condition: null, ...more })
   const { sortColumn, startPosition, condition } = asked
   const looks: [RefusedPart['part'], () => Promise<unknown>][] = [['table', () => described()]]
-  if (sortColumn !== null) looks.push(['sort_column', () => described({ sortColumn })])
+  if (sortColumn !== null)
+    looks.push(['sort_column', async () => refuseHeavyPages(session, await described({ sortColumn }), { ...asked, condition: null })])
   if (startPosition !== null)
     looks.push(['start_position', async () => session.plan(pageQuery(await described({ sortColumn, startPosition }), null, 1))])
   if (condition !== null)
@@ -85,6 +88,7 @@ async function refusedPart(session: PageSession, publication: string, asked: Tab
         // expression that passes both is one wherever it is put into brackets
         await session.plan(`select from ${table.from} where\n${condition}\n`)
         await session.plan(pageQuery(table, null, 1))
+        await refuseHeavyPages(session, table, { ...asked, sortColumn: null })
       },
     ])
   for (const [part, look] of looks) {

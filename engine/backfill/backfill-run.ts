@@ -20,10 +20,12 @@ import type { DurablePage, RunningBackfill } from '../state/backfills.ts'
 import type { Database } from '../state/resources.ts'
 import type { Mark, OwnStream } from '../wal/change-packer.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
+import { estimateRows, refuseHeavyPages } from './page-plan.ts'
+import { endOf, pageQuery, rowsAtQuery, rowsQuery, type After } from './page-query.ts'
 import { PageRows } from './page-rows.ts'
 import { PageSession, type OnCopiedRow } from './page-session.ts'
-import { describeSource, pageQuery, rowsQuery, type SourceTable } from './source-table.ts'
-import { Window, type Windows } from './windows.ts'
+import { describeSource, refusalOf, type SourceTable } from './source-table.ts'
+import { type RowIdentity, Window, type Windows } from './windows.ts'
 
 /** Prefix of the transactional logical message that marks a page of a backfill. */
 export const BACKFILL_MARK = 'tailrace:backfill'
@@ -39,6 +41,8 @@ const MAX_OPEN = 4
 const HELD_MS = 200
 /** Keys that are read again at once. */
 const AGAIN_ROWS = 500
+/** A row without a key that was read so often while rows that look alike were changed is taken as it is. */
+const MOST_TRIES = 20
 
 /** What a backfill needs of the source that streams here. */
 export type StreamingSource = Readonly<{
@@ -61,6 +65,8 @@ export type BackfillKeeper = Readonly<{
   durable: (page: Omit<DurablePage, 'lsn' | 'at'> & Readonly<{ lsn: Lsn }>) => Promise<boolean>
   /** About how many rows there are. */
   counted: (rows: number) => Promise<void>
+  /** Something is not as it should be, and the backfill goes on. */
+  warned: (what: string) => void
 }>
 
 type RunOptions = Readonly<{
@@ -97,10 +103,14 @@ export class BackfillRun {
   /** rows of the next page */
   #limit = FIRST_ROWS
   /** where the next page begins */
-  #after: readonly string[] | null
+  #after: After
   /** keys of rows that have to be read again; until that is durable no page is saved */
   readonly #again = new Set<string>()
   #againOpen = 0
+  /** how often rows without a key were read again, by their places */
+  readonly #tries = new Map<string, number>()
+  /** what `#after` means; undefined: there is none yet */
+  #orderedBy: string | undefined
   #processed: number
   #ingested: number
   /** for slices to come */
@@ -118,6 +128,7 @@ export class BackfillRun {
     this.#signal = AbortSignal.any([source.signal, this.#ended.signal])
     this.#keeper = keeper
     this.#after = from?.after ?? null
+    this.#orderedBy = from?.orderedBy
     this.#processed = from?.processed ?? 0
     this.#ingested = from?.ingested ?? 0
   }
@@ -148,7 +159,8 @@ export class BackfillRun {
     try {
       return await this.#readAll()
     } catch (error) {
-      throw signal.aborted ? new EngineError('STOPPING', 'the run of the backfill has ended') : toSourceError(error, 'streaming')
+      if (signal.aborted) throw new EngineError('STOPPING', 'the run of the backfill has ended')
+      throw refusalOf(error, this.#backfill) ?? toSourceError(error, 'connecting')
     } finally {
       this.#ended.abort()
       for (const window of this.#windows) windows.close(window)
@@ -157,8 +169,16 @@ export class BackfillRun {
 
   async #readAll(): Promise<'done' | 'waiting'> {
     const { windows } = this.#source
-    let table = await this.#inTransaction(() => this.#describe())
-    await this.#keeper.counted(table.rows)
+    await this.#session.begin(windows, this.#signal)
+    let table = await this.#describe()
+    await refuseHeavyPages(this.#session, table, this.#backfill)
+    const rows = await estimateRows(this.#session, table)
+    await this.#session.end()
+    await this.#keeper.counted(rows)
+    if (this.#orderedBy !== table.orderedBy) {
+      this.#after = null // what had been read was read in another order, or of another table
+      this.#orderedBy = table.orderedBy
+    }
     let begun = this.#begin(table)
     for (let isRead = false; !isRead || this.#again.size > 0;) {
       await this.#keeper.room(this.#signal)
@@ -181,12 +201,12 @@ export class BackfillRun {
   }
 
   /** Opens a page: its window begins where its low mark stands. @returns undefined: the sink has no stream of its own there */
-  async #begin({ relation, order }: SourceTable): Promise<BegunPage | undefined> {
-    const anyMoves = order.some(({ index }) => !relation.key.includes(index))
+  async #begin({ relation, order, identity, identityColumns }: SourceTable): Promise<BegunPage | undefined> {
+    const anyMoves = order.some((column) => identityColumns.every(({ index }) => index !== column.index))
     return this.#mark((mark) => {
       const stream = mark.ownStream(this.#sinkId, relation)
       if (!stream) return undefined
-      const window = new Window(relation.oid, stream, anyMoves)
+      const window = new Window(relation.oid, stream, identity, anyMoves)
       this.#source.windows.open(window)
       this.#windows.add(window)
       return { window, stream, openSlices: 0, isRead: false }
@@ -204,14 +224,17 @@ export class BackfillRun {
     const limit = this.#limit
     const startedAt = performance.now()
     const columns = table.order.map(({ index }) => index)
+    const end = endOf(table, this.#after)
     let rows = this.#rowsOf(table, page.stream)
     let count = 0
-    const add: OnCopiedRow = (bytes, view, start, end) => {
-      const change = rows.add(bytes, view, start, end)
+    const add: OnCopiedRow = (bytes, view, from, to) => {
+      const change = rows.add(bytes, view, from, to)
       count++
       if (rows.bytes < SLICE_BYTES && count < limit) return true
-      this.#after = columns.map((column) => change.row.text(column) ?? '')
-      this.#release(page, { rows, after: this.#after })
+      const place = rows.place(rows.count - 1)
+      const after = place === undefined ? columns.map((column) => change.row.text(column) ?? '') : [place, end]
+      this.#after = after
+      this.#release(page, { rows, after })
       rows = this.#rowsOf(table, page.stream)
       return this.#mayReadOn()
     }
@@ -248,12 +271,11 @@ export class BackfillRun {
     this.#againOpen += keys.length
     for (const key of keys) this.#again.delete(key)
     const rows = this.#rowsOf(table, page.stream)
-    const values = keys.map((key) => JSON.parse(Buffer.from(key, 'latin1').toString('utf8')) as readonly string[])
     const add: OnCopiedRow = (bytes, view, start, end) => {
       rows.add(bytes, view, start, end)
       return true
     }
-    await this.#session.copy(rowsQuery(table, values), add, (pid) => this.#cancel(pid))
+    await this.#session.copy(againQuery(table, keys), add, (pid) => this.#cancel(pid))
     this.#release(page, { rows, after: this.#after ?? undefined, again: keys.length })
   }
 
@@ -273,19 +295,26 @@ export class BackfillRun {
 
   async #releaseNow({ window, stream }: BegunPage, { rows, after, again = 0 }: Slice, before: Promise<void> | undefined): Promise<void> {
     const released = await this.#mark((mark) => {
-      const now = mark.ownStream(this.#sinkId, rows.of.relation)
+      const { relation, identity } = rows.of.table
+      const now = mark.ownStream(this.#sinkId, relation)
       if (window.isVoid || now?.target.topic !== stream.target.topic || now.actions !== stream.actions) return undefined
+      if (!isSame(window.identity, identity)) return undefined
       let idx = 0
       for (let n = 0; n < rows.count; n++) {
         const key = window.isUntouched ? undefined : rows.key(n)
         const what = key === undefined ? undefined : window.of(key)
         if (what === undefined) mark.add(rows.row(n, idx++))
-        else if (what === 'again' && key !== undefined) this.#again.add(key)
+        else if (what === 'again' && key !== undefined) {
+          const place = 'columns' in window.identity ? undefined : rows.place(n)
+          if (place === undefined) this.#again.add(key)
+          else if (this.#mayTry(place)) this.#again.add(place)
+          else mark.add(rows.row(n, idx++))
+        }
       }
       for (const key of window.moved()) this.#again.add(key)
       return { position: mark.position, added: idx }
     })
-    if (!released) throw interrupted('the table was emptied, or the sink reads another stream or takes other actions')
+    if (!released) throw interrupted('the table was emptied or changed, or the sink reads another stream or takes other actions')
     if (again === 0) this.#processed += rows.count
     this.#ingested += released.added
     const at = { position: released.position, processed: this.#processed, ingested: this.#ingested }
@@ -297,12 +326,23 @@ export class BackfillRun {
   }
 
   async #save({ position: { history, lsn }, processed, ingested }: Released, after: readonly string[] | null): Promise<void> {
-    if (!(await this.#keeper.durable({ after, history, lsn, processed, ingested })))
+    if (!(await this.#keeper.durable({ after, orderedBy: this.#orderedBy, history, lsn, processed, ingested })))
       throw interrupted('it has ended, or another process reads it')
   }
 
-  #rowsOf({ relation }: SourceTable, stream: OwnStream): PageRows {
-    const of = { backfill: this.#backfill.id, relation, stream, maxMessageBytes: this.#source.maxMessageBytes }
+  /** Whether a row without a key may be read again. */
+  #mayTry(place: string): boolean {
+    const tries = (this.#tries.get(place) ?? 0) + 1
+    this.#tries.set(place, tries)
+    if (tries <= MOST_TRIES) return true
+    this.#keeper.warned(
+      `rows of ${this.#backfill.table} that look alike are changed all the time, and it has no key that tells them apart: one of them is sent as it was read`,
+    )
+    return false
+  }
+
+  #rowsOf(table: SourceTable, stream: OwnStream): PageRows {
+    const of = { backfill: this.#backfill.id, table, stream, maxMessageBytes: this.#source.maxMessageBytes }
     return this.#spare.pop()?.begin(of) ?? new PageRows(of)
   }
 
@@ -327,30 +367,32 @@ export class BackfillRun {
     }
   }
 
-  /** The table may be another one than when the page before was read, of the same key: rows are read as it is now. */
+  /** The table may be another one than when the page before was read, in the same order: rows are read as it is now. */
   async #describeAgain(before: SourceTable): Promise<SourceTable> {
     const now = await this.#describe()
-    if (now.print === before.print) return before
-    if (now.relation.oid !== before.relation.oid) throw interrupted('the table is another one of its name')
-    if (JSON.stringify(now.order) !== JSON.stringify(before.order)) throw interrupted('the table has another key')
-    return now
+    if (now.orderedBy !== before.orderedBy) throw interrupted('the table has another key, or is another one of its name')
+    return now.print === before.print ? before : now
   }
 
   #describe(): Promise<SourceTable> {
     return describeSource(this.#session.query, this.#source.database.slot.publication, this.#backfill)
   }
 
-  async #inTransaction<T>(work: () => Promise<T>): Promise<T> {
-    await this.#session.begin(this.#source.windows, this.#signal)
-    const result = await work()
-    await this.#session.end()
-    return result
-  }
-
   async #cancel(pid: number): Promise<void> {
     await this.#source.query('select pg_catalog.pg_cancel_backend($1)', [pid])
   }
 }
+
+/** The rows of keys as the windows have them, or of places. */
+function againQuery(table: SourceTable, keys: readonly string[]): string {
+  if (!('columns' in table.identity)) return rowsAtQuery(table, keys)
+  return rowsQuery(
+    table,
+    keys.map((key) => JSON.parse(Buffer.from(key, 'latin1').toString('utf8')) as readonly string[]), // as RowKeys has written it
+  )
+}
+
+const isSame = (a: RowIdentity, b: RowIdentity) => a === b || JSON.stringify(a) === JSON.stringify(b)
 
 /** How many rows the next page has: it takes about PAGE_MS to read, and its query no longer than a quarter of its limit. */
 function nextLimit(limit: number, count: number, tookMs: number, maxTimeoutMs: number): number {

@@ -8,19 +8,21 @@ import { MESSAGE_FLAG } from '../log/pack.ts'
 import type { AddedRow, OwnStream } from '../wal/change-packer.ts'
 import { Change, groupHash, writeGroupKey, writeKeys } from '../wal/decode/change.ts'
 import { writeDiscardedReadHead, writeReadHead, writeReadTail } from '../wal/decode/change-writer.ts'
-import type { Relation } from '../wal/decode/relation.ts'
-import { textBytes } from '../wal/decode/tuple.ts'
+import { malformed, textBytes } from '../wal/decode/tuple.ts'
+import type { SourceTable } from './source-table.ts'
+import { RowKeys } from './windows.ts'
 
 /** Of each row: where it starts, the lengths of its keys, where its place belongs, where it ends, and flags. */
 const COLUMNS = 6
 
 const NOTHING = new Uint8Array(0)
+const TAB = 0x09
 
 /** What the rows of a slice are rendered for. */
 type RowsFor = Readonly<{
   /** id of the backfill */
   backfill: string
-  relation: Relation
+  table: SourceTable
   /** the sink's own stream, as it takes the table */
   stream: OwnStream
   /** a row whose message would be larger is not kept: a message that says so stands for it */
@@ -37,18 +39,38 @@ export class PageRows {
     ...{ topic: '', partition: 0, idx: 0, relation: 0, flags: 0, group: 0 },
     ...{ bytes: NOTHING, start: 0, place: 0, end: 0, keyLength: 0, groupKeyLength: 0 },
   }
+  /** by which keys the windows know the rows, where it is not their primary key */
+  #keys: RowKeys | undefined
+  /** columns that the idempotency keys are of; none: they are of the place in the table's file */
+  #named: readonly number[] = []
+  /** ahead of its columns each row has its place in the table's file */
+  #isPlaced = false
+  /** keys of the rows, where they are not the primary keys */
+  readonly #otherKeys: string[] = []
+  /** places of the rows in the table's file, where they are read by that */
+  readonly #lying: string[] = []
   #places = new Int32Array(COLUMNS * 256)
   #groups = new Float64Array(256)
   count = 0
 
   constructor(of: RowsFor) {
     this.of = of
+    this.begin(of)
   }
 
   /** Serves another slice. */
   begin(of: RowsFor): this {
+    const { relation, identity, identityColumns, order } = of.table
+    const columns = identityColumns.map(({ index }) => index)
+    const isPrimary = columns.length > 0 && columns.join() === relation.key.join()
+    this.#keys = isPrimary ? undefined : new RowKeys(identity)
+    this.#keys?.fits(relation)
+    this.#named = relation.key.length > 0 ? relation.key : columns
+    this.#isPlaced = order.length === 0
     this.of = of
     this.#bytes.reset()
+    this.#otherKeys.length = 0
+    this.#lying.length = 0
     this.count = 0
     return this
   }
@@ -64,10 +86,13 @@ export class PageRows {
    * @throws EngineError MESSAGE_MALFORMED
    */
   add(bytes: Uint8Array, view: DataView, from: number, to: number): Change {
-    const { relation, stream } = this.of
-    const change = this.#change.readCopied(relation, bytes, view, from, to)
+    const { stream, backfill, table } = this.of
+    const { relation } = table
+    const columnsFrom = this.#isPlaced ? this.#readPlace(bytes, from, to) : from
+    const change = this.#change.readCopied(relation, bytes, view, columnsFrom, to)
     const { target, groupColumns, hasOwnGroup } = stream
     const n = this.count++
+    if (this.#keys) this.#otherKeys.push(this.#keys.of(change, 'new'))
     if (n === this.#groups.length) this.#grow()
     const out = this.#bytes
     const start = out.length
@@ -77,7 +102,7 @@ export class PageRows {
     const groupKeyLength = out.length - start - keyLength
     const isDiscarded = this.#renderHead(change)
     const at = out.length
-    writeReadTail(out, change, this.of.backfill)
+    writeReadTail(out, change, backfill, this.#named.length > 0 ? this.#named : `${table.orderedBy}:${this.#lying[n]}`)
     this.#groups[n] = groupHash(change, target.grouping ? groupColumns : relation.key, 'new')
     const flags = MESSAGE_FLAG.read | (isDiscarded ? MESSAGE_FLAG.discarded : 0) | (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)
     const places = this.#places
@@ -91,15 +116,21 @@ export class PageRows {
     return change
   }
 
-  /** The primary key of a row as the windows have it. */
+  /** The key of a row as the windows have it. */
   key(n: number): string {
+    if (this.#keys) return this.#otherKeys[n] ?? ''
     const start = this.#places[n * COLUMNS] as number
     return this.#bytes.buffer.toString('latin1', start, start + (this.#places[n * COLUMNS + 1] as number))
   }
 
+  /** Where a row lies in the table's file, if rows are read by that. */
+  place(n: number): string | undefined {
+    return this.#lying[n]
+  }
+
   /** A row as it is added at a mark, valid until the next one. @param idx its index there */
   row(n: number, idx: number): AddedRow {
-    const { relation, stream } = this.of
+    const { table, stream } = this.of
     const { topic, partitions } = stream.target
     const at = n * COLUMNS
     const places = this.#places
@@ -108,7 +139,7 @@ export class PageRows {
     row.topic = topic
     row.partition = group % partitions
     row.idx = idx
-    row.relation = relation.oid
+    row.relation = table.relation.oid
     row.group = group
     row.bytes = this.#bytes.buffer
     row.start = places[at] as number
@@ -118,6 +149,14 @@ export class PageRows {
     row.end = places[at + 4] as number
     row.flags = places[at + 5] as number
     return row
+  }
+
+  /** @returns where the columns begin */
+  #readPlace(bytes: Uint8Array, from: number, to: number): number {
+    const end = bytes.indexOf(TAB, from)
+    if (end < 0 || end >= to) throw malformed('a row of COPY has no place', from)
+    this.#lying.push(Buffer.from(bytes.buffer, bytes.byteOffset + from, end - from).toString('latin1'))
+    return end + 1
   }
 
   /** @returns whether the row is too large to be kept */

@@ -20,6 +20,11 @@ const LOCK_MS = 2_000
 const VISIBLE_MS = 30_000
 const LOOK_MS = [1, 2, 5, 10, 20, 50] as const
 const CANCELLED = '57014'
+/** A page of many rows goes by its index too, and not by sorting the table: the next one would do so again. Nothing runs side by side. */
+const BY_INDEX = {
+  ...{ enable_seqscan: 'off', enable_bitmapscan: 'off', enable_sort: 'off' },
+  ...{ jit: 'off', max_parallel_workers_per_gather: 0 },
+}
 
 /**
  * Gets a row as COPY gives it; the bytes are valid during the call, and may be changed.
@@ -45,6 +50,7 @@ export class PageSession {
       default_transaction_read_only: 'on',
       idle_in_transaction_session_timeout: 0,
       standard_conforming_strings: 'on', // a user's SQL was checked so, and must not come to mean something else
+      ...BY_INDEX,
     }
     const config = sourceClient(connection, name, settings)
     this.#wire = new ReplicationWire(config, (bytes, start, end) => this.#row(bytes, start, end))
@@ -68,18 +74,22 @@ export class PageSession {
 
   readonly query: Query = (sql, params) => this.#client.query<Record<string, unknown>>(sql, params && [...params])
 
-  /** Has the server plan a query that holds a user's SQL, without running it. Only a single statement passes. */
-  async plan(select: string): Promise<void> {
-    const statement: QueryConfig & Readonly<{ queryMode: 'extended' }> = { text: `explain ${select}`, queryMode: 'extended' }
-    await this.#client.query(statement)
+  /** Has the server plan a query that may hold a user's SQL, without running it: only a single statement passes. @returns the plan, of EXPLAIN in JSON */
+  readonly plan = async (select: string): Promise<unknown> => {
+    const statement: QueryConfig & Readonly<{ queryMode: 'extended' }> = { text: `explain (format json) ${select}`, queryMode: 'extended' }
+    const { rows } = await this.#client.query<Record<string, unknown>>(statement)
+    return rows[0]?.['QUERY PLAN']
   }
 
-  /** Begins a transaction that shows every commit which was streamed up to now. */
+  /**
+   * Begins a transaction that shows every commit which was streamed up to now. Each of its statements has a snapshot of its own: an
+   * older one would see no rows in a table that was rewritten in between.
+   */
   async begin(windows: Windows, signal: AbortSignal): Promise<void> {
     const until = performance.now() + VISIBLE_MS
     for (let looks = 0; ; looks++) {
       const streamed = windows.streamed
-      await this.#client.query('begin read only')
+      await this.#client.query('begin isolation level read committed read only')
       const { rows } = await this.#client.query(`select ${SNAPSHOT_COLUMNS}`)
       const hidden = this.#gate.hidden(rows[0] ?? {}, streamed)
       windows.visible(streamed, hidden)

@@ -1,9 +1,13 @@
 /**
  * Between its two marks a page has a window, which collects the keys of all changes of its table, before any filter (docs/rules.md, rule 31).
  * A change that the sink gets is newer than the page's row, which is then left out; so is a row that was deleted. A row whose change the
- * sink does not get, or gets without a large value that an update left alone, has to be read again, as it is by then. No I/O.
+ * sink does not get, or gets without a large value that an update left alone, has to be read again, as it is by then. So
+ * has, in a table without a key, each row that looks as one did that was changed: which of them it was nobody can say. No I/O.
  */
-import type { KeyWatcher, OwnStream } from '../wal/change-packer.ts'
+import { ByteWriter } from '../byte-writer.ts'
+import type { ChangeWatcher, OwnStream } from '../wal/change-packer.ts'
+import { type Change, groupHash, writeKeys, type Side } from '../wal/decode/change.ts'
+import type { Relation } from '../wal/decode/relation.ts'
 import { ACTION_BIT } from '../wal/routing/routing.ts'
 
 /** Keys that one window may hold; one that had more is void, and its page is read again. */
@@ -12,9 +16,49 @@ const MAX_KEYS = 500_000
 /** What a window has to know of the stream of its sink. */
 type WindowStream = Pick<OwnStream, 'actions' | 'isShed'> & Readonly<{ target: Pick<OwnStream['target'], 'splitsKeyChanges'> }>
 
-/** The changes of one table since a page's low mark. Keys are texts of latin1: a character for each byte of UTF-8. */
+/** Says how it is known which row of a table a change is of: by columns of a key; or by all columns, which other rows may have alike. */
+export type RowIdentity = Readonly<{ columns: readonly string[] }> | Readonly<{ rowsOf: readonly string[] }>
+
+const namesIn = (identity: RowIdentity) => ('columns' in identity ? identity.columns : identity.rowsOf)
+
+/** Writes by which key the windows know the row of a change, on one side of it. */
+export class RowKeys {
+  readonly #identity: RowIdentity
+  readonly #bytes = new ByteWriter(256)
+  #relation: Relation | undefined
+  #columns: readonly number[] | undefined
+
+  constructor(identity: RowIdentity) {
+    this.#identity = identity
+  }
+
+  /** Whether rows of a table, as it is described, have all columns that the key is made of. */
+  fits(relation: Relation): boolean {
+    if (this.#relation !== relation) {
+      this.#relation = relation
+      const names = namesIn(this.#identity)
+      const columns = relation.columnIndexes(names)
+      const isWhole = 'columns' in this.#identity || relation.names.length === names.length
+      this.#columns = columns.length === names.length && isWhole ? columns : undefined
+    }
+    return this.#columns !== undefined
+  }
+
+  /** The key of a row of a table that fits: a text of latin1, a character for each byte of UTF-8. */
+  of(change: Change, side: Side): string {
+    const columns = this.#columns ?? []
+    if (!('columns' in this.#identity)) return String(groupHash(change, columns, side)) // rows may be long; two of one hash are read again in vain
+    this.#bytes.reset()
+    writeKeys(this.#bytes, change, side, columns)
+    return this.#bytes.view().toString('latin1')
+  }
+}
+
+/** The changes of one table since a page's low mark. Keys are those of RowKeys. */
 export class Window {
   readonly relation: number
+  readonly identity: RowIdentity
+  readonly #keys: RowKeys
   readonly #stream: WindowStream
   /** by key: whether what the stream brings for it is enough, or the row has to be read again */
   readonly #changed = new Map<string, 'newer' | 'again'>()
@@ -24,9 +68,11 @@ export class Window {
   /** the table was emptied, or more was changed than a window holds: nothing of the page holds any more */
   isVoid = false
 
-  /** @param anyMoves every change may bring a row to where the backfill has been: the rows are not ordered by the primary key alone */
-  constructor(relation: number, stream: WindowStream, anyMoves = false) {
+  /** @param anyMoves every change may bring a row to where the backfill has been: the rows are not ordered by the columns of `identity` alone */
+  constructor(relation: number, stream: WindowStream, identity: RowIdentity, anyMoves = false) {
     this.relation = relation
+    this.identity = identity
+    this.#keys = new RowKeys(identity)
     this.#stream = stream
     this.#anyMoves = anyMoves
   }
@@ -46,11 +92,17 @@ export class Window {
     for (const key of this.#moved) if (this.#changed.get(key) === 'again') yield key
   }
 
-  /** A row was changed. @param action @param oldKey @param newKey as KeyWatcher.changed has them */
-  changed(action: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void {
+  /** A row was changed. @param change @param action as ChangeWatcher.changed has them */
+  changed(change: Change, action: number): void {
     if (this.isVoid) return
-    const now = newKey && newKey.toString('latin1')
-    const old = oldKey && oldKey.toString('latin1')
+    if (!this.#keys.fits(change.relation)) return this.truncated() // its definition has changed meanwhile
+    const old = change.action === 'insert' ? undefined : this.#keys.of(change, 'old')
+    if ('columns' in this.identity) this.#keyChanged(action, old, change.action === 'delete' ? undefined : this.#keys.of(change, 'new'))
+    else if (old !== undefined) this.#changed.set(old, 'again')
+    if (this.#changed.size > MAX_KEYS) this.truncated()
+  }
+
+  #keyChanged(action: number, old: string | undefined, now: string | undefined): void {
     const isMoved = old !== undefined && now !== undefined && old !== now
     const { actions, target, isShed } = this.#stream
     const asked = isMoved && target.splitsKeyChanges && action !== 0 ? ACTION_BIT.insert : action
@@ -58,7 +110,6 @@ export class Window {
     if (old !== undefined && old !== now) this.#changed.set(old, 'newer') // there is no such row any more, until another change makes one
     if (now !== undefined) this.#changed.set(now, isEnough ? 'newer' : 'again')
     if (!isEnough && now !== undefined && (isMoved || this.#anyMoves)) this.#moved.add(now)
-    if (this.#changed.size > MAX_KEYS) this.truncated()
   }
 
   /** Nothing that was read holds any more. */
@@ -70,7 +121,7 @@ export class Window {
 }
 
 /** The open windows of a source. */
-export class Windows implements KeyWatcher {
+export class Windows implements ChangeWatcher {
   readonly #open = new Map<number, Set<Window>>()
   /** streamed, and perhaps not visible yet */
   #streamed: number[] = []
@@ -90,8 +141,8 @@ export class Windows implements KeyWatcher {
     return this.#open.size > 0 && this.#open.has(relation)
   }
 
-  changed(relation: number, action: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void {
-    for (const window of this.#open.get(relation) ?? []) window.changed(action, oldKey, newKey)
+  changed(change: Change, action: number): void {
+    for (const window of this.#open.get(change.relation.oid) ?? []) window.changed(change, action)
   }
 
   truncated(relation: number): void {

@@ -65,6 +65,8 @@ export type RunningBackfill = Readonly<{
 export type DurablePage = Readonly<{
   /** the values that the rows are ordered by, of the last row; null: the table has been read to its end */
   after: readonly string[] | null
+  /** what these values mean: of a table that is ordered by something else by now, nothing */
+  orderedBy?: string | undefined
   /** where its mark stands */
   history: number
   lsn: string

@@ -6,7 +6,7 @@
  * chunk until it is over.
  *
  * Two places for backfills, both of no cost while unused: a handler of a mark's prefix may add rows at the mark's
- * position, and a watcher sees the keys of changes before any sink's filter.
+ * position, and a watcher sees changes before any sink's filter.
  */
 import { ByteWriter, WriterFull } from '../byte-writer.ts'
 import { EngineError } from '../errors.ts'
@@ -66,15 +66,12 @@ export type OwnStream = RelationTarget & Readonly<{ actions: number; isShed: () 
 /** Called for each mark of its prefix that the log does not have yet. */
 export type MarkHandler = (mark: Mark) => void
 
-/** Sees the keys of changes before any sink's filter. */
-export interface KeyWatcher {
-  /** whether the keys of this table's changes are wanted now */
+/** Sees changes before any sink's filter. */
+export interface ChangeWatcher {
+  /** whether this table's changes are wanted now */
   watches(relation: number): boolean
-  /**
-   * @param action its bit of ACTION_BIT; 0: Postgres did not send all values of the row. @param oldKey @param newKey JSON array text of
-   * the primary key, valid during the call; one may be undefined
-   */
-  changed(relation: number, action: number, oldKey: Buffer | undefined, newKey: Buffer | undefined): void
+  /** @param change valid during the call; @param action its bit of ACTION_BIT; 0: Postgres did not send all values of the row */
+  changed(change: Change, action: number): void
   truncated(relation: number): void
   /** the transaction was streamed: its rows are visible soon (docs/rules.md, rule 30) */
   committed(xid: number): void
@@ -93,7 +90,7 @@ type ChangePackerOptions = Readonly<{
   known: KnownRelations
   shedding: Shedding | undefined
   marks: ReadonlyMap<string, MarkHandler> | undefined
-  watcher: KeyWatcher | undefined
+  watcher: ChangeWatcher | undefined
   observer: Pick<SourceObserver, 'notice' | 'relationWarnings' | 'routed' | 'truncated'>
 }>
 
@@ -126,7 +123,6 @@ export class ChangePacker implements PgoutputHandler<Said> {
   #knownIdx = Infinity
   /** where a change of several sinks is rendered once */
   readonly #scratch = new ByteWriter()
-  readonly #keys = new ByteWriter(1024)
   readonly #positionBytes = Buffer.alloc(13)
   /** row changes seen, and their size as Postgres sent them; they grow for ever */
   rows = 0
@@ -311,7 +307,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
     const { relation } = change
     if (this.#options.watcher?.watches(relation.oid)) {
       const lacksValues = change.action !== 'delete' && change.row.unchanged > 0
-      this.#showKeys(change, lacksValues ? 0 : bit, this.#options.watcher)
+      this.#options.watcher.changed(change, lacksValues ? 0 : bit)
     }
     const targets = this.#routing.targets(relation)
     if (change.keyChanged) this.#emitPart(targets, change, PART.tombstone, ACTION.delete, bit)
@@ -411,21 +407,6 @@ export class ChangePacker implements PgoutputHandler<Said> {
     this.#positionBytes.writeUInt32BE(this.#cursor.idx, 8)
     this.#positionBytes[12] = part
     return hashGroup(relation, this.#positionBytes)
-  }
-
-  #showKeys(change: Change, action: number, watcher: KeyWatcher): void {
-    const keys = this.#keys
-    keys.reset()
-    if (change.action !== 'insert') writeKeys(keys, change, 'old')
-    const middle = keys.length
-    if (change.action !== 'delete') writeKeys(keys, change, 'new')
-    const bytes = keys.view()
-    watcher.changed(
-      change.relation.oid,
-      action,
-      change.action === 'insert' ? undefined : bytes.subarray(0, middle),
-      change.action === 'delete' ? undefined : bytes.subarray(middle),
-    )
   }
 
   #runMark(handler: MarkHandler, content: Buffer): void {

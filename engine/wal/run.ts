@@ -19,7 +19,7 @@ import type { Log } from '../log/log.ts'
 import { formatLsn, type Lsn } from '../lsn.ts'
 import type { Database } from '../state/resources.ts'
 import { type Append, AppendLoop, formerAppend, leaveBehind } from './append-loop.ts'
-import { ChangePacker, type KeyWatcher, type MarkHandler } from './change-packer.ts'
+import { ChangePacker, type ChangeWatcher, type MarkHandler } from './change-packer.ts'
 import { ChunkQueue, type Wait } from './chunk-queue.ts'
 import { Confirmer, DurableEnd } from './confirmation.ts'
 import { Cursor } from './cursor.ts'
@@ -56,7 +56,7 @@ type SourceRunOptions = Readonly<{
   settings: SourceSettings
   observer: SourceObserver
   marks?: ReadonlyMap<string, MarkHandler>
-  watcher?: KeyWatcher
+  watcher?: ChangeWatcher
   /** something became durable or was confirmed */
   progressed?: () => void
 }>

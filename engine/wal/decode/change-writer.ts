@@ -181,20 +181,24 @@ export function writeDiscardedReadHead(out: ByteWriter, { relation }: Change, by
   out.literal(relation.tableMetadata)
 }
 
-/** Writes the rest of such a message, behind its place. @param backfill its id: the idempotency key is of it and of the primary key */
-export function writeReadTail(out: ByteWriter, change: Change, backfill: string): void {
-  const { key } = change.relation
+/**
+ * Writes the rest of such a message, behind its place. @param backfill its id: the idempotency key is of it and of the row
+ * @param named the columns of a key of the row; or a text, of a row that has none
+ */
+export function writeReadTail(out: ByteWriter, change: Change, backfill: string, named: readonly number[] | string): void {
   const { row } = change
   READ_KEY.reset()
   READ_KEY.ascii(backfill)
-  for (const column of key) {
-    READ_KEY.byte(COLON)
-    if (row.kind[column] !== KIND.text) continue
-    const start = row.start[column] as number
-    const end = row.end[column] as number
-    READ_KEY.reserve(end - start)
-    for (let i = start; i < end; i++) READ_KEY.buffer[READ_KEY.length++] = row.bytes.getUint8(i)
-  }
+  if (typeof named === 'string') READ_KEY.ascii(`:${named}`)
+  else
+    for (const column of named) {
+      READ_KEY.byte(COLON)
+      if (row.kind[column] !== KIND.text) continue
+      const start = row.start[column] as number
+      const end = row.end[column] as number
+      READ_KEY.reserve(end - start)
+      for (let i = start; i < end; i++) READ_KEY.buffer[READ_KEY.length++] = row.bytes.getUint8(i)
+    }
   out.literal(IDEMPOTENCY_KEY)
   encode(out, READ_KEY.buffer, 0, READ_KEY.length)
   out.literal(RECORD_PKS)

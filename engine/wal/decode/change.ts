@@ -111,9 +111,8 @@ export type Side = 'new' | 'old'
  */
 const COLON = 0x3a
 
-/** Writes the primary key as a JSON array of texts, `["7"]`; null where Postgres doesn't tell. */
-export function writeKeys(out: ByteWriter, change: Change, side: Side): void {
-  const { key } = change.relation
+/** Writes the primary key, or other columns, as a JSON array of texts, `["7"]`; null where Postgres doesn't tell. */
+export function writeKeys(out: ByteWriter, change: Change, side: Side, key: readonly number[] = change.relation.key): void {
   out.byte(0x5b /* [ */)
   for (let k = 0; k < key.length; k++) {
     if (k > 0) out.byte(0x2c /* , */)

@@ -1,20 +1,44 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Window, Windows } from '../../../engine/backfill/windows.ts'
+import { RowKeys, Window, Windows } from '../../../engine/backfill/windows.ts'
+import { Change } from '../../../engine/wal/decode/change.ts'
+import { Chunk } from '../../../engine/wal/decode/chunk.ts'
+import { OLD } from '../../../engine/wal/decode/pgoutput.ts'
+import { Relation, type RelationMessage } from '../../../engine/wal/decode/relation.ts'
+import * as wal from '../wal/wal-messages.ts'
 import { ACTION_BIT, ALL_ACTIONS } from '../../../engine/wal/routing/routing.ts'
 
-const key = (id: number | string) => Buffer.from(JSON.stringify([String(id)]))
-const text = (id: number | string) => key(id).toString('latin1')
+const message: RelationMessage = {
+  oid: 1,
+  schema: 'public',
+  table: 'goods',
+  replicaIdentity: 'f',
+  columns: ['note', 'id'].map((name) => ({ name, typeOid: 25, typmod: -1, key: true })),
+}
+const relation = new Relation(message, { key: ['id'], types: {}, warnings: [] })
+const BY_KEY = { columns: ['id'] }
+const BY_ROW = { rowsOf: ['note', 'id'] }
+
+/** A change from one row to another; undefined: there is none. */
+function change(before: string | undefined, after: string | undefined, note = 'a note'): Change {
+  const rows = [before, after].map((id) => (id === undefined ? Buffer.alloc(0) : wal.row(note, id)))
+  const [old] = rows
+  const chunk = Chunk.of(Buffer.concat(rows))
+  if (before === undefined) return new Change().readInsert(relation, 0, chunk, 0)
+  if (after === undefined) return new Change().readDelete(relation, 0, chunk, OLD.row, 0)
+  return new Change().readUpdate(relation, 0, chunk, OLD.row, 0, old?.length ?? 0)
+}
+const text = (id: number | string) => Buffer.from(JSON.stringify([String(id)])).toString('latin1')
 const taking = (actions: number, { splitsKeyChanges = false, isShed = (): boolean => false } = {}) => ({
   ...{ actions, isShed, target: { splitsKeyChanges } },
 })
 const ALL = taking(ALL_ACTIONS)
 
 test('a change that the sink takes makes the row of a page needless, and so does the end of the row', () => {
-  const window = new Window(1, taking(ACTION_BIT.insert | ACTION_BIT.update))
-  window.changed(ACTION_BIT.update, undefined, key(1))
-  window.changed(ACTION_BIT.update, key(2), key(3))
-  window.changed(ACTION_BIT.delete, key('ü'), undefined)
+  const window = new Window(1, taking(ACTION_BIT.insert | ACTION_BIT.update), BY_KEY)
+  window.changed(change(undefined, '1'), ACTION_BIT.update)
+  window.changed(change('2', '3'), ACTION_BIT.update)
+  window.changed(change('ü', undefined), ACTION_BIT.delete)
   assert.deepEqual(
     [1, 2, 3, 'ü', 4].map((id) => window.of(text(id))),
     ['newer', 'newer', 'newer', 'newer', undefined],
@@ -23,37 +47,37 @@ test('a change that the sink takes makes the row of a page needless, and so does
 })
 
 test('a row whose change the sink does not take is read again, under its new key, until the stream brings it', () => {
-  const window = new Window(1, taking(ACTION_BIT.insert))
-  window.changed(ACTION_BIT.update, undefined, key(1))
-  window.changed(ACTION_BIT.update, key(2), key(3))
+  const window = new Window(1, taking(ACTION_BIT.insert), BY_KEY)
+  window.changed(change(undefined, '1'), ACTION_BIT.update)
+  window.changed(change('2', '3'), ACTION_BIT.update)
   assert.deepEqual(
     [1, 2, 3].map((id) => window.of(text(id))),
     ['again', 'newer', 'again'],
   )
   assert.deepEqual([...window.moved()], [text(3)])
-  window.changed(ACTION_BIT.delete, key(3), undefined)
+  window.changed(change('3', undefined), ACTION_BIT.delete)
   assert.deepEqual([...window.moved()], [])
-  window.changed(ACTION_BIT.insert, undefined, key(3))
+  window.changed(change(undefined, '3'), ACTION_BIT.insert)
   assert.equal(window.of(text(3)), 'newer')
 })
 
 test('a row of which the stream lacks values is read again, and then also where it moved to', () => {
-  const window = new Window(1, ALL)
-  window.changed(0, key(1), key(1))
-  window.changed(0, key(2), key(3))
+  const window = new Window(1, ALL, BY_KEY)
+  window.changed(change('1', '1'), 0)
+  window.changed(change('2', '3'), 0)
   assert.deepEqual(
     [1, 2, 3].map((id) => window.of(text(id))),
     ['again', 'newer', 'again'],
   )
   assert.deepEqual([...window.moved()], [text(3)])
-  window.changed(ACTION_BIT.update, key(1), key(1))
+  window.changed(change('1', '1'), ACTION_BIT.update)
   assert.equal(window.of(text(1)), 'newer')
 })
 
 test('where a change of the key is a delete and an insert, the row comes to those that take inserts', () => {
   const fate = (actions: number) => {
-    const window = new Window(1, taking(actions, { splitsKeyChanges: true }))
-    window.changed(ACTION_BIT.update, key(1), key(2))
+    const window = new Window(1, taking(actions, { splitsKeyChanges: true }), BY_KEY)
+    window.changed(change('1', '2'), ACTION_BIT.update)
     return [window.of(text(2)), ...window.moved()]
   }
   assert.deepEqual(fate(ACTION_BIT.insert), ['newer'])
@@ -62,12 +86,12 @@ test('where a change of the key is a delete and an insert, the row comes to thos
 
 test('a row whose change is dropped because the sink is full is read again', () => {
   let isFull = true
-  const window = new Window(1, taking(ALL_ACTIONS, { isShed: () => isFull }))
-  window.changed(ACTION_BIT.insert, undefined, key(1))
-  window.changed(ACTION_BIT.update, key(2), key(2))
-  window.changed(ACTION_BIT.delete, key(3), undefined)
+  const window = new Window(1, taking(ALL_ACTIONS, { isShed: () => isFull }), BY_KEY)
+  window.changed(change(undefined, '1'), ACTION_BIT.insert)
+  window.changed(change('2', '2'), ACTION_BIT.update)
+  window.changed(change('3', undefined), ACTION_BIT.delete)
   isFull = false
-  window.changed(ACTION_BIT.update, key(2), key(2))
+  window.changed(change('2', '2'), ACTION_BIT.update)
   assert.deepEqual(
     [1, 2, 3].map((id) => window.of(text(id))),
     ['again', 'newer', 'newer'],
@@ -75,15 +99,15 @@ test('a row whose change is dropped because the sink is full is read again', () 
 })
 
 test('where rows are ordered by another column, each change that the sink does not take may have moved its row', () => {
-  const window = new Window(1, taking(ACTION_BIT.insert), true)
-  window.changed(ACTION_BIT.update, key(1), key(1))
-  window.changed(ACTION_BIT.insert, undefined, key(2))
+  const window = new Window(1, taking(ACTION_BIT.insert), BY_KEY, true)
+  window.changed(change('1', '1'), ACTION_BIT.update)
+  window.changed(change(undefined, '2'), ACTION_BIT.insert)
   assert.deepEqual([...window.moved()], [text(1)])
 })
 
 test('a table that is emptied makes its windows void, and those of others not', () => {
   const windows = new Windows()
-  const [one, other] = [new Window(1, ALL), new Window(2, ALL)]
+  const [one, other] = [new Window(1, ALL, BY_KEY), new Window(2, ALL, BY_KEY)]
   windows.open(one)
   windows.open(other)
   windows.truncated(1)
@@ -109,4 +133,23 @@ test('two that look at the same time forget nothing that neither has looked at',
   for (const xid of [12, 13]) windows.committed(xid)
   windows.visible(other, [])
   assert.deepEqual(windows.streamed, [12, 13])
+})
+
+test('of a table without a key, rows that look as one did before it was changed have to be read again; those that were inserted have not', () => {
+  const window = new Window(1, ALL, BY_ROW)
+  const keys = new RowKeys(BY_ROW)
+  const what = (id: string, note?: string) =>
+    keys.fits(relation) ? window.of(keys.of(change(undefined, id, note), 'new')) : 'other columns'
+  window.changed(change(undefined, '1'), ACTION_BIT.insert)
+  window.changed(change('2', '3'), ACTION_BIT.update)
+  window.changed(change('4', undefined), ACTION_BIT.delete)
+  assert.deepEqual([what('1'), what('2'), what('3'), what('4'), what('4', 'another')], [undefined, 'again', undefined, 'again', undefined])
+})
+
+test('a window is void from a change on that comes with other columns than it knows rows by', () => {
+  for (const identity of [{ columns: ['former'] }, { rowsOf: ['note', 'id', 'former'] }, { rowsOf: ['id'] }]) {
+    const window = new Window(1, ALL, identity)
+    window.changed(change('1', '1'), ACTION_BIT.update)
+    assert.equal(window.isVoid, true)
+  }
 })

@@ -3,7 +3,9 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Client } from 'pg'
 import type { SourceActor } from '../../../actors/source/source-actor.ts'
+import { ByteWriter } from '../../../engine/byte-writer.ts'
 import { comparePositions } from '../../../engine/position.ts'
+import { type Change, type Side, writeKeys } from '../../../engine/wal/decode/change.ts'
 import { ReadingGate } from '../../../engine/wal/flow.ts'
 import { withMoreTime } from '../../services/more-time.ts'
 import { messagesOf, reaches, routedSink, type Seen, SourceFixture } from './source-fixture.ts'
@@ -439,7 +441,10 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
           ]),
           watcher: {
             watches: (relation) => ((oid = relation), true),
-            changed: (_relation, action, old, now) => keys.push(`${action}: ${old} -> ${now}`),
+            changed: (change, action) => {
+              const old = change.action === 'insert' ? undefined : keyOf(change, 'old')
+              keys.push(`${action}: ${old} -> ${change.action === 'delete' ? undefined : keyOf(change, 'new')}`)
+            },
             truncated: () => keys.push('truncated'),
             committed: (xid) => xids.push(xid),
           },
@@ -468,6 +473,12 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
   assert.deepEqual(keys, ['1: undefined -> ["1"]', '2: ["1"] -> ["5"]', '4: ["5"] -> undefined', 'truncated', '1: undefined -> ["9"]'])
   assert.ok(xids.length >= 6 && xids.every((xid) => xid > 0))
 })
+
+function keyOf(change: Change, side: Side): string {
+  const out = new ByteWriter()
+  writeKeys(out, change, side)
+  return out.view().toString()
+}
 
 test('annotations of a transaction go with its later changes only', async () => {
   await using it = await SourceFixture.create({ ddl: TABLE })
