@@ -94,10 +94,11 @@ export async function applyConfig(document: ConfigDocument, options: ApplyOption
   try {
     const former = account ?? (await accountNamed(store.query, document.account))
     const known = await knownTo(store.query, resources, former)
-    const streamed = await databaseNames(store.query, former)
+    const streamed = await storedNames(store.query, 'source_database', former)
     const { away, unpublished, actions } = await provisionAll(document, { ...options, known, streamed, findings, made })
     await checkNames(document, { known, away, findings })
-    const backfills = await initialBackfills(document, { known, away, unpublished, findings })
+    const sinks = await storedNames(store.query, 'sink', former)
+    const backfills = await initialBackfills(document, { known, sinks, away, unpublished, findings })
     const functions = await buildFunctions(document, { ...options, known, findings })
     return await store.transaction(
       async (query) => {
@@ -179,11 +180,11 @@ async function accountNamed(query: Query, name: string): Promise<Account | undef
 }
 
 /**
- * @returns the names of the databases that the account has, also of those whose passwords were stored under another key: none of
- * their slots is made anew
+ * @returns the names of the databases or sinks that the account has, also of those whose secrets were stored under another key: no slot is
+ * made anew, and no backfill begun again
  */
-async function databaseNames(query: Query, account: Account | undefined): Promise<ReadonlySet<string>> {
-  const found = await query('select name from source_database where account_id = $1', [account?.id ?? null])
+async function storedNames(query: Query, table: 'source_database' | 'sink', account: Account | undefined): Promise<ReadonlySet<string>> {
+  const found = await query(`select name from ${table} where account_id = $1`, [account?.id ?? null])
   return new Set(rowsOf({ name: 'text' }, found).map(({ name }) => name))
 }
 
@@ -308,17 +309,18 @@ type InitialBackfills = ReadonlyMap<SinkInput, readonly BackfillSettings[]>
 
 /**
  * Looks up which backfills new sinks begin with. A sink that is there already begins with none.
- * @param away databases that can't be asked @param unpublished databases of which it can't be known yet
+ * @param sinks the names of those that are there @param away databases that can't be asked @param unpublished databases of which it
+ * can't be known yet
  */
 async function initialBackfills(
-  { databases, sinks }: ConfigDocument,
-  { known, away, unpublished, findings }: Surroundings & Readonly<{ away: ReadonlySet<string>; unpublished: ReadonlySet<string> }>,
+  document: ConfigDocument,
+  { known, sinks, away, unpublished, findings }: Surroundings & Readonly<Record<'sinks' | 'away' | 'unpublished', ReadonlySet<string>>>,
 ): Promise<InitialBackfills> {
   const begun = new Map<SinkInput, readonly BackfillSettings[]>()
-  for (const { line, input } of sinks) {
+  for (const { line, input } of document.sinks) {
     const { name, database, source, initial_backfill: initial } = input
-    if (initial === undefined || known.sinks.some((one) => one.name === name) || unpublished.has(database)) continue
-    const given = databases.find((one) => one.input.name === database)?.input
+    if (initial === undefined || sinks.has(name) || unpublished.has(database)) continue
+    const given = document.databases.find((one) => one.input.name === database)?.input
     const stored = known.databases.find((one) => one.name === database)
     const asked = given ? { connection: given.connection, publication: given.publicationName } : stored && askedSourceOf(stored)
     if (!asked) continue // told when the sink is written
