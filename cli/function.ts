@@ -195,9 +195,11 @@ function described({ file, type, sinkType }: Pick<Asked, 'file' | 'type' | 'sink
 
 /** Guesses the kind of a function from its code: by the type that it imports, or by the function's own name. */
 function kindOf(code: string): Type {
+  const words = new Set(code.match(/\w+/g))
+  const functions = new Set(Array.from(code.matchAll(/\bfunction\s+(\w+)/g), ([, name]) => name))
   const isOf = (kind: SandboxKind) => {
     const { importedType, functionNames } = FUNCTION_KINDS[kind]
-    return new RegExp(`\\b${importedType}\\b|function\\s+(?:${functionNames.join('|')})\\b`).test(code)
+    return words.has(importedType) || functionNames.some((name) => functions.has(name))
   }
   return SANDBOX_KINDS.find(isOf) ?? 'transform'
 }

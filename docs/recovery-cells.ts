@@ -226,7 +226,7 @@ export const CELLS = {
     fault: 'lost',
     log: 'folder',
     how: 'The data folder with log and embedded state database is empty at the start.',
-    notice: 'has been read from before, and this state database knows nothing of it',
+    notice: 'has been read before, and this state database does not know of that',
     lost: 'open',
     again: 'none',
     why: 'Nothing is left that remembers: a new source begins where its slot stands. That somebody has read from the slot before is all that it can tell. Keep the data folder on a disk that survives, or the state database elsewhere.',

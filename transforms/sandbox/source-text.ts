@@ -16,7 +16,8 @@ export function javascriptOf(text: string, kind: SandboxKind): string {
     throw new NotBuilt({ message: wordsOf(error), ...placeOf(error, text) })
   }
   if (DEFAULT_EXPORT.test(code)) return code
-  const [, name] = new RegExp(`^function\\s+(${FUNCTION_KINDS[kind].functionNames.join('|')})\\s*\\(`, 'm').exec(code) ?? []
+  const names: readonly string[] = FUNCTION_KINDS[kind].functionNames
+  const name = Array.from(code.matchAll(/^function\s+(\w+)\s*\(/gm), ([, each = '']) => each).find((each) => names.includes(each))
   return name === undefined ? code : `${code}\nexport default ${name}`
 }
 
