@@ -1,4 +1,4 @@
-/** The management of backfills, which lie below a sink. */
+/** The management of backfills, which lie below a sink (docs/backfills.md). */
 import { Type } from 'typebox'
 import type { BackfillEdits } from '../../actors/resources/backfill-edits.ts'
 import { askedBackfills, BackfillIn, BackfillOut, backfillOut, BackfillPatch, wantedState } from '../../actors/resources/backfill-form.ts'
