@@ -232,7 +232,8 @@ export function backfillLines({ rows, rowBytes, turns }: Backfilled): string {
     `backfill of ${thousands(rows)} rows of ${rowBytes} bytes, ${turns.length} turns; CPU a row and private memory by process`,
     `COPY of row_to_json: ${rate('copy')} (${used('copy')})`,
     `into the log: ${rate('log')}, ${share('log', 'copy')} of COPY (${used('log')})`,
-    `to a client: ${rate('read')}, ${share('read', 'drain')} of its drain of ${rate('drain')} (${used('read')})`,
+    `to a client: ${rate('read')}, ${share('read', 'drain')} of its drain (${used('read')})`,
+    `that client's drain of the same rows from the stream: ${rate('drain')} (${used('drain')})`,
   ].join('\n')
 }
 

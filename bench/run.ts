@@ -70,6 +70,7 @@ const { values } = parseArgs({
     functions: { type: 'boolean', default: false },
     webhook: { type: 'boolean', default: false },
     backfill: { type: 'boolean', default: false },
+    wide: { type: 'boolean', default: false },
     peers: { type: 'boolean', default: false },
     sinks: { type: 'boolean', default: false },
     'idle-sinks': { type: 'boolean', default: false },
@@ -145,7 +146,7 @@ async function webhooks(): Promise<{ webhook: Webhook }> {
 }
 
 async function backfills(): Promise<{ backfill: Backfilled }> {
-  const measured = await backfill(bench, { rows: changes, pairs }, say)
+  const measured = await backfill(bench, { rows: changes, pairs, isWide: values.wide }, say)
   say(`\n${backfillLines(measured)}`)
   return { backfill: measured }
 }

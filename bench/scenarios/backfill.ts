@@ -36,31 +36,33 @@ const AFTER = 'bench_after'
 const LOOK_EVERY_MS = 50
 const LIMIT_MS = 1_800_000
 
-/** A row of about 400 bytes, as those of the workload. */
-const NARROW = `create table ${TABLE} (id bigint primary key, title text not null, price numeric(12, 2) not null, written_at timestamptz not null,
+/** Rows of about 400 bytes, as those of the workload, or of 1 MB. */
+const DDL = `create table ${TABLE} (id bigint primary key, title text not null, price numeric(12, 2) not null, written_at timestamptz not null,
   attributes jsonb not null, created_at timestamp not null)`
-const narrowRows = (rows: number): string => `insert into ${TABLE}
-  select i, 'title of row ' || i || repeat(' the quick brown fox', 8), (i % 100000) * 1.01, clock_timestamp(),
+const NARROW_TITLE = `'title of row ' || i || repeat(' the quick brown fox', 8)`
+const WIDE_TITLE = `repeat(md5(i::text), 32768)`
+const rowsOf = (rows: number, title: string): string => `insert into ${TABLE}
+  select i, ${title}, (i % 100000) * 1.01, clock_timestamp(),
     jsonb_build_object('colour', 'deep blue', 'weight', i % 5000, 'tags', jsonb_build_array('new', 'sale', 'heavy')), localtimestamp
   from generate_series(1, ${rows}) i`
 
-/** @param rows of the table. @param pairs how often all of it is measured */
+/** @param rows of the table. @param pairs how often all of it is measured. @param isWide rows have 1 MB */
 export async function backfill(
   bench: Bench,
-  { rows, pairs }: Readonly<{ rows: number; pairs: number }>,
+  { rows, pairs, isWide }: Readonly<{ rows: number; pairs: number; isWide: boolean }>,
   say: (text: string) => void,
 ): Promise<Backfilled> {
   await using opened = new AsyncDisposableStack()
   const client = opened.adopt(new Client(bench.database), (each) => each.end())
   await client.connect()
-  await client.query(NARROW)
+  await client.query(DDL)
   await client.query(`create publication ${PUBLICATION} for table ${TABLE}`)
   for (const slot of [BEFORE, AFTER]) opened.defer(() => dropSlot(client, slot))
   await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [BEFORE])
-  await client.query(narrowRows(rows))
+  await client.query(rowsOf(rows, isWide ? WIDE_TITLE : NARROW_TITLE))
   await client.query(`vacuum analyze ${TABLE}`)
   await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [AFTER])
-  const { rows: sizes } = await client.query<{ bytes: number }>(`select avg(pg_column_size(t.*))::float8 as bytes from ${TABLE} t`)
+  const { rows: sizes } = await client.query<{ bytes: number }>(`select avg(octet_length(t.*::text))::float8 as bytes from ${TABLE} t`)
   const turns: BackfillTurn[] = []
   for (let pair = 1; pair <= pairs; pair++) {
     await client.query('checkpoint')
@@ -72,7 +74,7 @@ export async function backfill(
     }
     turns.push(turn)
     const { copy, log, read, drain } = turn
-    const rate = (run: BackfillRun) => `${Math.round(run.rowsPerSecond / 1000)}k`
+    const rate = (run: BackfillRun) => `${Math.round(run.rowsPerSecond).toLocaleString('en')}`
     say(
       `${pair}/${pairs}  COPY ${rate(copy)}/s  into the log ${rate(log)}/s (${(log.rowsPerSecond / copy.rowsPerSecond).toFixed(2)})  to a client ${rate(read)}/s, its drain ${rate(drain)}/s (${(read.rowsPerSecond / drain.rowsPerSecond).toFixed(2)})`,
     )
