@@ -103,11 +103,10 @@ const NO_RIGHT = '42501'
  */
 export async function describeSource(query: Query, publication: string, asked: TableAsked): Promise<SourceTable> {
   const [schema, name] = parts(asked.table)
-  const settings = await query(
-    `select pg_catalog.current_setting('search_path') as path, pg_catalog.current_setting('server_version_num')::pg_catalog.int4 as version,
-       pg_catalog.set_config('search_path', 'pg_catalog', true) as pinned`,
-  )
-  const { path, version } = rowOf({ path: 'text', version: 'int' }, settings.rows[0])
+  const settings = await query(SETTINGS_QUERY, [schema, name])
+  const { path, version, kind } = rowOf({ path: 'text', version: 'int', kind: 'text?' }, settings.rows[0])
+  if (kind === undefined) throw refused(asked, 'there is no such table in the source database')
+  if (kind !== 'r' && kind !== 'p') throw refused(asked, KINDS[kind] ?? 'it is no table')
   const quoted = `${escapeIdentifier(schema)}.${escapeIdentifier(name)}`
   await lock(query, quoted, asked)
   const found = await query(tableQuery(version), [schema, name, publication])
@@ -182,6 +181,12 @@ async function lock(query: Query, quoted: string, asked: TableAsked): Promise<vo
   }
 }
 
+/** Nothing is pinned yet while this is read: so every operator of it is named. */
+const SETTINGS_QUERY = `select pg_catalog.current_setting('search_path') as path, pg_catalog.current_setting('server_version_num')::pg_catalog.int4 as version,
+    (select c.relkind::pg_catalog.text from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) c.relnamespace
+     where n.nspname operator(pg_catalog.=) $1::pg_catalog.name and c.relname operator(pg_catalog.=) $2::pg_catalog.name) as kind,
+    pg_catalog.set_config('search_path', 'pg_catalog', true) as pinned`
+
 const KINDS: Readonly<Record<string, string>> = {
   v: 'it is a view, which has no rows of its own: backfill the tables that it reads',
   m: 'it is a materialised view, of which Postgres streams no changes: backfill the tables that it reads',
@@ -194,7 +199,6 @@ function refuseTable(table: Table, asked: TableAsked, publication: string): void
   const into = escapeIdentifier(publication)
   if (schema === INTERNAL_SCHEMA) throw refused(asked, 'it is a table of Tailrace itself')
   if (/^pg_|^information_schema$/.test(schema)) throw refused(asked, 'it is a table of the system, of which Postgres streams no changes')
-  if (table.kind !== 'r' && table.kind !== 'p') throw refused(asked, KINDS[table.kind] ?? 'it is no table')
   if (table.persistence !== 'p')
     throw refused(asked, `Postgres streams no changes of it, for it is unlogged or temporary; run: alter table ${quoted} set logged;`)
   const [nearest] = table.published
