@@ -27,6 +27,7 @@ import { NO_RESOURCES, type ResourceLists, type ResourceStore, type Resources } 
 import type { Egress } from '../engine/net/egress.ts'
 import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
+import { takesTable } from '../engine/state/source-filter.ts'
 import type { Store } from '../engine/state/store.ts'
 import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
 import type { SourceSettings } from '../engine/wal/source-settings.ts'
@@ -422,6 +423,10 @@ export class Engine {
           this.#options.cache.sinks
             .filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
             .flatMap(({ id: sinkId, backfills }) => backfills.map((backfill) => ({ sinkId, backfill }))),
+        takes: ({ sinkId, backfill: { table } }) => {
+          const sink = this.#options.cache.sink(sinkId)
+          return sink === undefined || takesTable(sink.source, table.slice(0, table.indexOf('.')), table)
+        },
         ended: async ({ sinkId, backfill }, end) => {
           const sink = this.#options.cache.sink(sinkId)
           if (sink) await this.#backfills.move(sink, backfill.id, end)

@@ -23,7 +23,7 @@ export type SourceHome = Readonly<{
   /** settings that are not as usual */
   source?: Partial<SourceSettings>
   /** the backfills of its sinks */
-  backfills: Pick<BackfillHome, 'running' | 'ended' | 'room'>
+  backfills: Pick<BackfillHome, 'running' | 'takes' | 'ended' | 'room'>
   /** it streams */
   streaming: () => void
   /** generations of its sinks may be read that could not be before */

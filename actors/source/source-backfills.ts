@@ -9,11 +9,21 @@ import { Windows } from '../../engine/backfill/windows.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { fieldsOf } from '../../engine/json.ts'
 import type { Logger } from '../../engine/logger.ts'
+import { parseLsn } from '../../engine/lsn.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import { backfillOf, saveDurablePage, saveInitialCount, type Backfill, type RunningBackfill } from '../../engine/state/backfills.ts'
+import {
+  backfillOf,
+  saveDurablePage,
+  saveInitialCount,
+  type Backfill,
+  type DurablePage,
+  type RunningBackfill,
+} from '../../engine/state/backfills.ts'
 import type { Database } from '../../engine/state/resources.ts'
 import type { Mark, MarkHandler } from '../../engine/wal/change-packer.ts'
 import type { Position } from '../../engine/position.ts'
+import { historyAt } from '../../engine/wal/history.ts'
+import { incarnationsOf } from '../../engine/wal/source-store.ts'
 import type { SourceRun } from '../../engine/wal/run.ts'
 
 /** A backfill of a sink. */
@@ -25,6 +35,8 @@ export type BackfillEnd = Readonly<{ state: 'completed' | 'failed'; error?: Back
 export type BackfillHome = Readonly<{
   /** those of its sinks that have not ended, as they are now */
   running: () => readonly SinkBackfill[]
+  /** Whether its sink takes the table, as the sink is now. */
+  takes: (of: SinkBackfill) => boolean
   /** Puts on record how one ended. */
   ended: (of: SinkBackfill, end: BackfillEnd) => Promise<void>
   /** Settles when another page of a sink may be read. */
@@ -37,7 +49,6 @@ export type BackfillHome = Readonly<{
   atOnce: number
 }>
 
-const LOOK_AGAIN_MS = 1_000
 const PAUSES = { firstMs: 500, maxMs: 60_000 } as const
 
 /** Reads the backfills of one source for as long as it streams here. */
@@ -111,23 +122,18 @@ export class SourceBackfills {
     const changed = new Bell()
     this.#changed.add(changed)
     try {
-      for (let failures = 0; !signal.aborted;) {
+      for (let failures = 0, looks = 0; !signal.aborted;) {
         try {
           if ((await this.#readOnce(of, run, signal)) === 'done') break
           failures = 0
-          await changed.wait(signal, LOOK_AGAIN_MS)
+          await changed.wait(signal, backOff(PAUSES, ++looks)) // it is told when the streams have changed
         } catch (error) {
           if (signal.aborted) break
-          if (error instanceof EngineError && error.code === 'BACKFILL_REFUSED') {
-            await this.#home.ended(of, { state: 'failed', error: { code: error.code, message: error.message } })
-            break
-          }
+          if (error instanceof EngineError && error.code === 'BACKFILL_REFUSED' && (await this.#failed(of, error))) break
           this.#home.logger.warn({ backfill: id, table: of.backfill.table, err: error }, 'a backfill goes on behind its last durable page')
           await changed.wait(signal, backOff(PAUSES, ++failures))
         }
       }
-    } catch (err) {
-      this.#home.logger.warn({ backfill: id, err }, 'the end of a backfill could not be put on record; it is tried again')
     } finally {
       this.#changed.delete(changed)
       this.#reading.delete(id)
@@ -135,10 +141,22 @@ export class SourceBackfills {
     }
   }
 
+  /** @returns whether that is on record */
+  async #failed(of: SinkBackfill, { code, message }: EngineError): Promise<boolean> {
+    try {
+      await this.#home.ended(of, { state: 'failed', error: { code, message } })
+      return true
+    } catch (err) {
+      this.#home.logger.warn({ backfill: of.backfill.id, err }, 'the end of a backfill could not be put on record; it is tried again')
+      return false
+    }
+  }
+
   async #readOnce(of: SinkBackfill, run: SourceRun, signal: AbortSignal): Promise<'done' | 'waiting'> {
     const { sinkId, backfill } = of
-    const { state, room, ended, maxMessageBytes } = this.#home
-    const from = (await backfillOf(state, sinkId, backfill.id))?.pages.at(-1)
+    const { state, room, ended, takes, maxMessageBytes } = this.#home
+    if (!takes(of)) throw new EngineError('BACKFILL_REFUSED', `the sink does not take ${backfill.table} any more`, { table: backfill.table })
+    const from = await this.#lastPage(of)
     const source: StreamingSource = {
       database: this.#database,
       query: run.query,
@@ -165,6 +183,14 @@ export class SourceBackfills {
     }
     await ended(of, { state: 'completed' })
     return 'done'
+  }
+
+  /** The last page whose place is of the past that the server has: what was read above a switch of timelines is read again. */
+  async #lastPage({ sinkId, backfill }: SinkBackfill): Promise<DurablePage | undefined> {
+    const { state } = this.#home
+    const pages = (await backfillOf(state, sinkId, backfill.id))?.pages ?? []
+    const incarnations = await incarnationsOf(state, this.#database.id)
+    return pages.findLast(({ history, lsn }) => historyAt(incarnations, parseLsn(lsn)) === history)
   }
 
   async #untilDurable(run: SourceRun, { lsn }: Position, signal: AbortSignal): Promise<void> {

@@ -13,8 +13,11 @@ import { ACTION_BIT } from '../wal/routing/routing.ts'
 /** Keys that one window may hold; one that had more is void, and its page is read again. */
 const MAX_KEYS = 500_000
 
+/** A change of the key is an update to some sinks, and a delete and an insert to others. */
+const KEY_CHANGE = ACTION_BIT.update | ACTION_BIT.insert
+
 /** What a window has to know of the stream of its sink. */
-type WindowStream = Pick<OwnStream, 'actions' | 'isShed'> & Readonly<{ target: Pick<OwnStream['target'], 'splitsKeyChanges'> }>
+type WindowStream = Pick<OwnStream, 'actions' | 'isShed'>
 
 /** Says how it is known which row of a table a change is of: by columns of a key; or by all columns, which other rows may have alike. */
 export type RowIdentity = Readonly<{ columns: readonly string[] }> | Readonly<{ rowsOf: readonly string[] }>
@@ -104,9 +107,9 @@ export class Window {
 
   #keyChanged(action: number, old: string | undefined, now: string | undefined): void {
     const isMoved = old !== undefined && now !== undefined && old !== now
-    const { actions, target, isShed } = this.#stream
-    const asked = isMoved && target.splitsKeyChanges && action !== 0 ? ACTION_BIT.insert : action
-    const isEnough = (actions & asked) !== 0 && !isShed()
+    const { actions, isShed } = this.#stream
+    const asked = isMoved && action !== 0 ? KEY_CHANGE : action
+    const isEnough = asked !== 0 && (actions & asked) === asked && !isShed()
     if (old !== undefined && old !== now) this.#changed.set(old, 'newer') // there is no such row any more, until another change makes one
     if (now !== undefined) this.#changed.set(now, isEnough ? 'newer' : 'again')
     if (!isEnough && now !== undefined && (isMoved || this.#anyMoves)) this.#moved.add(now)

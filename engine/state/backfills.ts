@@ -276,6 +276,16 @@ export async function saveDurablePage(
   return rows.length > 0
 }
 
+/** SQL that lets backfills begin anew; it is given `from` and `where`. */
+export const BEGIN_ANEW = `update tailrace.backfill b set pages = '[]', rows_processed_count = 0, rows_ingested_count = 0, updated_at = clock_timestamp()`
+/** SQL: a backfill `b` has not ended. */
+export const UNENDED = `b.state in ('active', 'paused')`
+
+/** Lets the backfills of a sink that have not ended begin anew: it has missed changes of rows that they have read. */
+export async function beginAnew(query: Query, sinkId: string): Promise<void> {
+  await ask(query, `${BEGIN_ANEW} where b.sink_id = $1::text::uuid and ${UNENDED}`, [sinkId])
+}
+
 /** Says about how many rows a backfill will read. */
 export async function saveInitialCount(query: Query, id: string, rows: number): Promise<void> {
   await ask(query, 'update tailrace.backfill set rows_initial_count = $2 where id::text = $1', [id, Math.max(0, Math.round(rows))])

@@ -5,7 +5,7 @@ import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { FUNCTION_FIELDS, FUNCTION_TYPES } from './function-kinds.ts'
 import type { FunctionInput, StoredFunction } from './functions.ts'
-import type { InitialBackfill, RunningBackfill } from './backfills.ts'
+import { beginAnew, type InitialBackfill, type RunningBackfill } from './backfills.ts'
 import { shapeOf } from './generation-shape.ts'
 import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, SINK_STATUSES, type Account, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
@@ -210,7 +210,10 @@ export class ResourceStore {
       derived: ['backfills'],
       encode: (input, saving) => this.#sinkValues(input, saving),
       decode: (row) => this.#sink(row),
-      saved: saveGeneration,
+      saved: async (query, sink, before) => {
+        await saveGeneration(query, sink, before)
+        if (before?.status === 'disabled' && sink.status !== 'disabled') await beginAnew(query, sink.id)
+      },
     },
   }
   readonly #rows = new RowMemory<

@@ -8,6 +8,7 @@ import { atOnce } from '../at-once.ts'
 import { EngineError } from '../errors.ts'
 import { formatLsn } from '../lsn.ts'
 import { ask } from '../state/asking.ts'
+import { BEGIN_ANEW, UNENDED } from '../state/backfills.ts'
 import type { Query } from '../postgres/query.ts'
 import { rowsOf } from '../postgres/rows.ts'
 import { acceptRemedy } from './history.ts'
@@ -303,6 +304,7 @@ function renumbered(forgotten: readonly Forgotten[], newest: ReadonlyMap<string,
  * from where the next run starts, and all that comes is appended: what the log has of it already, it has under the old names.
  * What readers have committed beyond the end of a partition is forgotten: the next topic of the name may soon have as many records, and
  * such a reader would begin behind the record that ends its generation.
+ * Backfills that have not ended begin anew: rows that they have read may be among what is missing.
  * What was found of tables above what is confirmed is found again: the versions are gone that began generations by it.
  * What has written to the log stays below whoever writes next, and incarnations that the state has forgotten count, so that
  * no number of theirs is given again: in the same step, for by these a state that went back is known. How far the log has come
@@ -364,6 +366,7 @@ export async function acceptMemories(query: Query, log: Log, databaseId: string)
        from newest n
        returning sink_id, generation
      ),
+     begun_anew as (${BEGIN_ANEW} from locked where b.sink_id = locked.id and ${UNENDED}),
      points as (delete from tailrace.replay_point p using locked where p.sink_id = locked.id),
      rewound as (delete from tailrace.rewound_partition r using locked where r.sink_id = locked.id),
      ends as (delete from tailrace.log_end e using accepted a where e.log = $2 and e.source = a.database_id::text),

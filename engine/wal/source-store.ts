@@ -10,6 +10,7 @@ import type { Log } from '../log/log.ts'
 import type { RememberedLog } from './memories.ts'
 import { makeTopics } from '../log/own-topics.ts'
 import { ask, UNIQUE_VIOLATION } from '../state/asking.ts'
+import { BEGIN_ANEW, UNENDED } from '../state/backfills.ts'
 import type { RoutingVersion } from '../state/resources.ts'
 import type { Incarnation, Start } from './history.ts'
 import type { RelationAt, SavedRelation } from './decode/known-relations.ts'
@@ -85,7 +86,8 @@ export class SourceStore {
   }
 
   /**
-   * Saves from where a run goes on, with its new incarnations, in one step: before the first append.
+   * Saves from where a run goes on, with its new incarnations, in one step: before the first append. Where changes are missing,
+   * backfills begin anew: rows that they have read may have changed meanwhile.
    * @param phantoms how many messages of the incarnation before never happened for the server that now leads
    */
   async saveStart(
@@ -99,7 +101,8 @@ export class SourceStore {
          insert into tailrace.source_history (database_id, history, system_identifier, timeline, begins_at, phantom_messages)
          select $1::text::uuid, h.history, h.system_identifier, h.timeline, h.begins_at, h.phantoms
          from owner, jsonb_to_recordset($9::jsonb) as h (history int, system_identifier text, timeline int, begins_at pg_lsn, phantoms bigint)
-       )
+       ),
+       begun_anew as (${BEGIN_ANEW} from owner, tailrace.sink s where $10::boolean and s.id = b.sink_id and s.database_id = $1::text::uuid and ${UNENDED})
        insert into tailrace.source as s (database_id, slot_name, database_oid, publication_oid, log_identity, log_appends, confirmed_lsn)
        select $1::text::uuid, $3, $4::bigint, $5::bigint, $6, $7::bigint, $8::pg_lsn from owner
        on conflict (database_id) do update
@@ -122,6 +125,7 @@ export class SourceStore {
             phantoms: nth === 0 ? phantoms : 0,
           })),
         ),
+        start.gapAccepted,
       ],
     )
   }
