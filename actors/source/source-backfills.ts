@@ -155,7 +155,8 @@ export class SourceBackfills {
   async #readOnce(of: SinkBackfill, run: SourceRun, signal: AbortSignal): Promise<'done' | 'waiting'> {
     const { sinkId, backfill } = of
     const { state, room, ended, takes, maxMessageBytes } = this.#home
-    if (!takes(of)) throw new EngineError('BACKFILL_REFUSED', `the sink does not take ${backfill.table} any more`, { table: backfill.table })
+    if (!takes(of))
+      throw new EngineError('BACKFILL_REFUSED', `the sink does not take ${backfill.table} any more`, { table: backfill.table })
     const from = await this.#lastPage(of)
     const source: StreamingSource = {
       database: this.#database,

@@ -3,6 +3,9 @@ import { randomBytes } from 'node:crypto'
 import { parseExact } from '../faults/json.ts'
 import { elasticsearch } from './elasticsearch.ts'
 
+/** An answer of a search has no more. */
+const PAGE = 10_000
+
 export type Stored = Readonly<{ id: string; version: number; source: Record<string, unknown> }>
 
 export class SearchIndex implements AsyncDisposable {
@@ -49,12 +52,16 @@ export class SearchIndex implements AsyncDisposable {
   /** Every document, by identifier. */
   async documents(): Promise<readonly Stored[]> {
     await this.ask('POST', '/_refresh')
-    const { hits } = (await this.ask('POST', '/_search', { size: 10_000, version: true })) as {
-      hits: { hits: { _id: string; _version: number; _source: Record<string, unknown> }[] }
+    const found: Stored[] = []
+    for (let after: readonly unknown[] | undefined; ;) {
+      const page = { size: PAGE, version: true, sort: ['_seq_no'], ...(after && { search_after: after }) }
+      const { hits } = (await this.ask('POST', '/_search', page)) as {
+        hits: { hits: { _id: string; _version: number; _source: Record<string, unknown>; sort: readonly unknown[] }[] }
+      }
+      for (const { _id, _version, _source } of hits.hits) found.push({ id: _id, version: _version, source: _source })
+      if (hits.hits.length < PAGE) return found.sort((a, b) => (a.id < b.id ? -1 : 1))
+      after = hits.hits.at(-1)?.sort
     }
-    return hits.hits
-      .map(({ _id, _version, _source }) => ({ id: _id, version: _version, source: _source }))
-      .sort((a, b) => (a.id < b.id ? -1 : 1))
   }
 
   async ids(): Promise<readonly string[]> {

@@ -1,0 +1,239 @@
+/**
+ * Backfills of one table into several sinks at once, while it is written at random and the service is killed: at the end each sink holds
+ * the table, and no row came behind a newer one on the way.
+ */
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { HttpReceiver, jsonOf } from '../services/http-receiver.ts'
+import { kafkaBrokers } from '../services/kafka.ts'
+import { Meilisearch } from '../services/meilisearch.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
+import { ItemWriters, ITEM_DDL } from './item-writers.ts'
+import type { Row } from './json.ts'
+import { differences, Mirror, type Told } from './mirror.ts'
+import { Random } from './random.ts'
+import { Service, TOKEN, type SinkOptions } from './service.ts'
+import { HttpSinkClient, messageOf, Passing, type Wire } from './sink-client.ts'
+import { LONG } from './size.ts'
+import { pass, until } from '../waiting.ts'
+
+/** What a sink of the scenario holds, and what is wrong with it so far. */
+export type Held = Readonly<{
+  name: string
+  options: SinkOptions
+  /** what it has brought, as a copy of the table */
+  rows: () => Promise<ReadonlyMap<string, Row>> | ReadonlyMap<string, Row>
+  violations: readonly string[]
+  reads: () => number
+}>
+
+const ROWS = LONG ? 200_000 : 20_000
+const KILLS = LONG ? 21 : 3
+const PER_SECOND = LONG ? 1_500 : 600
+const WITHIN_MS = 240_000
+
+export const TABLE = 'public.item'
+
+/** The stage for one run: a source with rows, receivers, and a service that is not started yet. */
+export class BackfillScenario implements AsyncDisposable {
+  readonly service: Service
+  readonly source: TestDatabase
+  readonly state: TestDatabase
+  readonly writers: ItemWriters
+  readonly random: Random
+  readonly #sinks: readonly Held[]
+  readonly #resources: AsyncDisposableStack
+  readonly #over = new AbortController()
+
+  private constructor(
+    parts: Pick<BackfillScenario, 'service' | 'source' | 'state' | 'writers' | 'random'> & { sinks: readonly Held[] },
+    resources: AsyncDisposableStack,
+  ) {
+    this.service = parts.service
+    this.source = parts.source
+    this.state = parts.state
+    this.writers = parts.writers
+    this.random = parts.random
+    this.#sinks = parts.sinks
+    this.#resources = resources
+  }
+
+  /** @param open the sinks that take part, with what they need */
+  static async create(
+    seed: number,
+    open: (resources: AsyncDisposableStack, over: AbortSignal) => Promise<readonly (Held & Partial<Readonly<{ url: string }>>)[]>,
+    env: Readonly<Record<string, string>> = {},
+  ): Promise<BackfillScenario> {
+    await using resources = new AsyncDisposableStack()
+    const random = new Random(seed ^ 0xbacf)
+    const source = resources.use(await createDatabase(ITEM_DDL))
+    const state = resources.use(await createState())
+    const writers = new ItemWriters({ db: source, random: random.fork(), rows: ROWS, perSecond: PER_SECOND })
+    await writers.fill()
+    const over = new AbortController()
+    const sinks = await open(resources, over.signal)
+    const service = resources.use(
+      await Service.prepare({
+        source: source.connection,
+        stateUrl: state.url,
+        sinks: sinks.map(({ options }) => ({ tables: [TABLE], ...options })),
+        endpoints: sinks.flatMap(({ name, url }) => (url === undefined ? [] : [{ name, url }])),
+        env,
+      }),
+    )
+    return new BackfillScenario({ service, source, state, writers, random, sinks }, resources.move())
+  }
+
+  /** Backfills all sinks again and again until the service has been killed often enough, lets it end, and judges. */
+  async run(): Promise<string> {
+    const { service, writers, random } = this
+    await service.startReady()
+    const receiving = this.#receive()
+    receiving.catch(() => {}) // told at the end
+    writers.begin()
+    const inTheMidst: string[] = []
+    for (let kills = 0; kills < KILLS; kills++) {
+      if (!(await this.#isUnderWay())) await this.#backfill()
+      await pass(random.int(0, 900), 'anywhere in a backfill')
+      await service.kill()
+      this.checkSoFar()
+      service.start()
+      if (random.chance(0.2)) {
+        await pass(random.int(10, 1_200), 'anywhere in a start')
+        await service.kill()
+        service.start()
+      }
+      await service.untilReady()
+      inTheMidst.push(...(await this.#unended()))
+    }
+    if (!(await this.#isUnderWay())) await this.#backfill()
+    const wanted = writers.soFar() + ROWS / 50
+    await until('all backfills are completed', async () => !(await this.#isUnderWay()), { withinMs: WITHIN_MS, service })
+    await until('the rows go on being changed', () => writers.soFar() >= wanted)
+    await writers.end()
+    const table = await writers.table()
+    for (const { name, rows, violations } of this.#sinks) {
+      let found: string[] = []
+      const isSame = async () => (found = differences(await rows(), table)).length === 0
+      await until(() => `${name} holds the table:\n${found.join('\n')}\n${violations.join('\n')}`, isSame, { withinMs: WITHIN_MS, service })
+    }
+    this.#over.abort()
+    await receiving
+    this.checkSoFar()
+    assert.ok(inTheMidst.length > 0, 'no kill met a backfill: the run has tested nothing')
+    const reads = this.#sinks.map(({ name, reads }) => `${name} ${reads()}`).join(', ')
+    return `${writers.soFar()} rows changed, ${service.starts} starts, ${inTheMidst.length} of the backfills were cut; rows read: ${reads}`
+  }
+
+  /** @throws AssertionError something is wrong already */
+  checkSoFar(): void {
+    for (const { name, violations } of this.#sinks) assert.deepEqual(violations, [], name)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#over.abort()
+    await this.writers.end().catch(() => {})
+    await this.#resources.disposeAsync()
+  }
+
+  async #backfill(): Promise<void> {
+    for (const { name } of this.#sinks) {
+      const { status, body } = await this.service.post(`/api/sinks/${name}/backfills`, { table: TABLE })
+      assert.ok(status < 300, JSON.stringify(body))
+    }
+  }
+
+  async #unended(): Promise<string[]> {
+    const rows = await this.state.query<{ id: string }>(`select id::text from tailrace.backfill where state = 'active'`)
+    return rows.map(({ id }) => id)
+  }
+
+  async #isUnderWay(): Promise<boolean> {
+    const failed = await this.state.query(`select error from tailrace.backfill where state = 'failed'`)
+    assert.deepEqual(failed, [])
+    return (await this.#unended()).length > 0
+  }
+
+  /** The clients of pull sinks. */
+  async #receive(): Promise<void> {
+    const pulled = this.#sinks.filter((sink): sink is Held & Pulled => 'take' in sink)
+    await Promise.all(pulled.map((sink) => receiveAll(sink, this.service, this.#over.signal)))
+  }
+}
+
+/** Variables of a service whose log is in Kafka. */
+export async function kafkaLog(): Promise<Readonly<Record<string, string>>> {
+  const brokers = (await kafkaBrokers()).join(',')
+  const vaultKey = Buffer.alloc(32, 7).toString('base64')
+  const prefix = `backfills${randomBytes(4).toString('hex')}.`
+  return { KAFKA_BROKERS: brokers, KAFKA_TOPIC_PREFIX: prefix, KAFKA_SESSION_TIMEOUT_MS: '1500', VAULT_KEY: vaultKey }
+}
+
+type Pulled = Readonly<{ take: (message: Told) => void; clients: number }>
+
+/** A sink that is pulled from, by a program that acknowledges all it gets. */
+export function pullSink(name: string, partitions: number, over: object = {}): Held & Pulled {
+  const mirror = new Mirror()
+  return {
+    ...{ name, options: { name, partitions, ack_wait_ms: 5_000, ...over }, clients: 2 },
+    ...{ rows: () => mirror.rows(), violations: mirror.violations, reads: () => mirror.reads, take: (message) => mirror.take(message) },
+  }
+}
+
+/** A sink that posts to a receiver, which breaks off now and then. A change of a key comes as a delete and an insert. */
+export async function webhookSink(
+  name: string,
+  random: Random,
+  resources: AsyncDisposableStack,
+): Promise<Held & Readonly<{ url: string }>> {
+  const mirror = new Mirror()
+  const receiver = resources.use(
+    await HttpReceiver.start((request) => {
+      if (random.chance(0.02)) return 'reset'
+      const { data } = jsonOf(request) as { data: Wire[] }
+      for (const wire of data) mirror.take(told(wire))
+      return random.chance(0.02) ? 'reset' : {}
+    }),
+  )
+  const options = {
+    name,
+    partitions: 2,
+    batch_size: 500,
+    key_changes: 'delete_insert',
+    destination: { type: 'webhook', http_endpoint: name },
+  }
+  return { name, options, url: receiver.url, rows: () => mirror.rows(), violations: mirror.violations, reads: () => mirror.reads }
+}
+
+/** A sink that keeps documents in a Meilisearch. */
+export async function meilisearchSink(name: string, resources: AsyncDisposableStack): Promise<Held> {
+  const server = resources.use(await Meilisearch.start({ masterKey: 'a-master-key', pace: { batchMs: 5, documentMs: 0 } }))
+  const destination = {
+    ...{ type: 'meilisearch', endpoint_url: server.url, api_key: 'a-master-key', batch_size: 1_000, index_name: name, primary_key: 'id' },
+  }
+  const rows = () => new Map([...server.documents(name)].map(([id, { record }]) => [String(id), record as Row]))
+  return { name, options: { name, partitions: 2, destination }, rows, violations: [], reads: () => server.documents(name).size }
+}
+
+const told = (wire: Wire): Told => {
+  const { action, key, lsn, idx, record, changes } = messageOf(wire)
+  return { action, key: String(key[0]), lsn, idx, record, changes }
+}
+
+async function receiveAll({ name, take, clients }: Held & Pulled, { origin }: Service, over: AbortSignal): Promise<void> {
+  await using client = new HttpSinkClient({ origin, sink: name, token: TOKEN })
+  const receive = async () => {
+    while (!over.aborted) {
+      try {
+        const messages = await client.receive({ batchSize: 1_000, waitMs: 500 }, over)
+        for (const { action, key, lsn, idx, record, changes } of messages) take({ action, key: String(key[0]), lsn, idx, record, changes })
+        if (messages.length > 0) await client.ack(messages.map(({ ackId }) => ackId))
+      } catch (error) {
+        if (over.aborted) return
+        if (!(error instanceof Passing)) throw error
+        await pass(25, 'it tries again, as a client does')
+      }
+    }
+  }
+  await Promise.all(Array.from({ length: clients }, receive))
+}
