@@ -93,7 +93,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
       ls: 'lists the backfills of the sink, newest first',
       get: 'shows how far they are; without a table, the newest',
       pause: 'stands still until resume; without a table, the only one that has not ended',
-      resume: 'goes on where it was paused',
+      resume: 'goes on where it was paused, or where it failed',
       cancel: 'ends it; rows that were read are delivered all the same',
       delete: 'forgets it, and cancels it before if it has not ended',
     },

@@ -79,7 +79,7 @@ export function backfillOperations({ resources, backfills }: BackfillPorts): Ope
       paths: [ONE],
       summary: 'Pause, resume or cancel a backfill',
       description:
-        'One that is active can be paused or cancelled, one that is paused resumed (active) or cancelled. One that has ended stays as it is. Rows that were read before are delivered all the same.',
+        'One that is active can be paused or cancelled, one that is paused resumed (active) or cancelled. One that failed can be resumed behind its last durable page when what it failed for is mended. One that was completed or cancelled stays as it is. Rows that were read before are delivered all the same.',
       auth: true,
       body: BackfillPatch,
       answer: { description: 'The backfill as it is now.', schema: BackfillOut },

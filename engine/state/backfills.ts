@@ -10,7 +10,7 @@ import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { ask } from './asking.ts'
 
-/** The states of a backfill. Only `active` and `paused` are ever left. */
+/** The states of a backfill. `completed` and `cancelled` are never left. */
 export const BACKFILL_STATES = ['active', 'paused', 'completed', 'failed', 'cancelled'] as const
 /** The state of a backfill. */
 export type BackfillState = (typeof BACKFILL_STATES)[number]
@@ -192,23 +192,19 @@ export async function addBackfill(
       max_timeout_ms,
     ],
   )
-  if (rows.length === 0)
-    throw new EngineError('VALIDATION_FAILED', `a backfill of ${table} is already active`, {
-      table: 'has a backfill that is already active',
-    })
+  if (rows.length === 0) throw alreadyActive(table, 'table')
   return decode({ rows })[0] as Backfill
 }
 
 const ENDED_AT: Readonly<Partial<Record<BackfillState, string>>> = {
   completed: 'completed_at',
   cancelled: 'canceled_at',
-  failed: 'failed_at',
 }
 const NEXT: Readonly<Record<BackfillState, readonly BackfillState[]>> = {
   active: ['paused', 'completed', 'failed', 'cancelled'],
   paused: ['active', 'failed', 'cancelled'],
   completed: [],
-  failed: [],
+  failed: ['active'], // what it failed for is mended: it goes on behind its last durable page
   cancelled: [],
 }
 
@@ -228,12 +224,21 @@ export async function moveBackfill(
   const ended = ENDED_AT[state]
   const { rows } = await ask(
     query,
-    `update tailrace.backfill b set state = $2, error = $3::jsonb, updated_at = clock_timestamp()${ended ? `, ${ended} = clock_timestamp()` : ''}
-     where b.id::text = $1 returning ${SELECTED}`,
+    `update tailrace.backfill b set state = $2, error = $3::jsonb, updated_at = clock_timestamp(), failed_at = ${state === 'failed' ? 'clock_timestamp()' : 'null'}${ended ? `, ${ended} = clock_timestamp()` : ''}
+     where b.id::text = lower($1) and not exists (
+       select from tailrace.backfill o where o.sink_id = b.sink_id and o.table_name = b.table_name and o.id <> b.id
+         and o.state in ('active', 'paused') and b.state = 'failed')
+     returning ${SELECTED}`,
     [id, state, error ? JSON.stringify(error) : null],
   )
+  if (rows.length === 0) throw alreadyActive(before.table, 'state')
   return decode({ rows })[0]
 }
+
+const alreadyActive = (table: string, field: 'table' | 'state'): EngineError =>
+  new EngineError('VALIDATION_FAILED', `a backfill of ${table} is already active`, {
+    [field]: field === 'table' ? 'has a backfill that is already active' : 'another backfill of the table is already active',
+  })
 
 /** Writes to its sink which backfills of it have not ended, so that every process hears of it. @returns them */
 export async function shareBackfills(query: Query, sinkId: string): Promise<readonly RunningBackfill[]> {

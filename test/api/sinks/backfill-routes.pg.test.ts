@@ -1,6 +1,7 @@
 /** Backfills managed over HTTP, by an engine that runs them. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import fc from '../../services/fast-check.ts'
 import { until } from '../../waiting.ts'
 import { ITEMS, upTo } from '../../actors/shop.ts'
 import { OTHER_TOKEN, serveShop, type Called, type ShownBackfill } from './served-shop.ts'
@@ -264,4 +265,66 @@ test('a sink is created with its rows; one that exists gets none by an update', 
     assert.ok(answer.body.validation_errors.initial_backfill?.['0']?.[field], JSON.stringify(answer.body))
     assert.equal((await s.call('GET', '/sinks/refused')).status, 404)
   }
+})
+
+test('one that failed says why, stops no other, and is resumed behind its last durable rows when that is mended', async () => {
+  await using s = await serveShop(['name: a, source: {}'])
+  await s.shop.db.query(`insert into item select i, case i when 2500 then 'x' else '1' end from generate_series(1, 3000) i`)
+  await s.shop.take('a', 3_000)
+  const { body: begun } = await s.call('POST', BACKFILLS, { table: 'item', where: 'name::int > 0' })
+  const one = `${BACKFILLS}/${begun.id}`
+  const failed = await until('it has failed', async () => {
+    const { body } = await s.call('GET', one)
+    return body.state === 'failed' && body
+  })
+  assert.equal(failed.error.code, 'BACKFILL_REFUSED')
+  assert.match(failed.error.message, /invalid input syntax for type integer/)
+  assert.ok(failed.failed_at)
+  const { body: other } = await s.call('POST', BACKFILLS, { table: 'other' })
+  await until('the other is completed', async () => (await s.call('GET', `${BACKFILLS}/${other.id}`)).body.state === 'completed')
+  await s.call('PATCH', '/sinks/a', { status: 'disabled' })
+  const { body: second } = await s.call('POST', BACKFILLS, { table: 'item' })
+  const late = await s.call('PATCH', one, { state: 'active' })
+  assert.deepEqual(reasonsOf(late), [422, { state: ['another backfill of the table is already active'] }])
+  await s.call('DELETE', `${BACKFILLS}/${second.id}`)
+  assert.equal((await s.call('PATCH', one, { state: 'paused' })).status, 422)
+  await s.shop.db.query(`update item set name = '2' where id = 2500`)
+  await s.call('PATCH', '/sinks/a', { status: 'active' })
+  const { body: resumed } = await s.call('PATCH', one, { state: 'active' })
+  assert.deepEqual([resumed.state, resumed.error, resumed.failed_at], ['active', null, null])
+  const done = await until('it is completed', async () => {
+    const { body } = await s.call('GET', one)
+    return body.state === 'completed' && body
+  })
+  assert.equal(done.rows_processed_count, 3_000)
+  const ids = await s.shop.take('a', 3_000)
+  assert.deepEqual([...new Set(ids)], upTo(1, 3_000))
+})
+
+test('whatever is sent is begun or refused with reasons, and never a failure of ours', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`])
+  await s.call('PATCH', '/sinks/a', { status: 'disabled' })
+  const text = fc.oneof(
+    fc.string({ unit: 'binary', maxLength: 40 }),
+    fc.constantFrom('item', 'public.item', 'id', 'true', '.', 'a.', '%s', "'"),
+  )
+  const value = fc.oneof(
+    text,
+    fc.integer(),
+    fc.boolean(),
+    fc.constant(null),
+    fc.array(text, { maxLength: 3 }),
+    fc.constant('all'),
+    fc.double(),
+  )
+  const keys = ['table', 'tables', 'state', 'sort_column', 'start_position', 'where', 'max_timeout_ms', 'id', '__proto__', 'toString']
+  const body = fc.dictionary(fc.constantFrom(...keys), value, { maxKeys: 4 })
+  await fc.assert(
+    fc.asyncProperty(fc.constantFrom('POST', 'PATCH'), body, async (method, given) => {
+      const { status, body: answer } = await s.call(method, method === 'POST' ? BACKFILLS : `${BACKFILLS}/${NOBODY}`, given)
+      assert.ok(status < 500, JSON.stringify(answer))
+      for (const { id } of status === 200 ? (answer.data ?? [answer]) : []) await s.call('DELETE', `${BACKFILLS}/${id}`)
+    }),
+    { numRuns: 150 },
+  )
 })
