@@ -148,7 +148,7 @@ async function untilEnded(begun: readonly Shown[], list: () => Promise<readonly 
     if (!first) return now
     const others = now.length > 1 ? `${now.length - open.length} of ${now.length} ended; ` : ''
     if (stderr.isTTY && !isQuiet)
-      stderr.write(`${clear}${`${others}${progressOf(first)}`.slice(0, Math.max(20, (stderr.columns ?? 80) - 1))}`)
+      stderr.write(`${clear}${`${others}${progressOf(first)}`.slice(0, Math.max(20, (stderr.columns || 80) - 1))}`)
     await pause(LOOK_EVERY_MS)
   }
 }

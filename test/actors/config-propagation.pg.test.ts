@@ -258,3 +258,30 @@ test('an edit whose mark can not be written is named in health, and takes effect
     [2],
   )
 })
+
+test('a backfill that is begun, paused and resumed on a node that does not stream is read by the one that does', async () => {
+  await using s = await stage()
+  await using a = await startNode({ name: 'a', state: s.state })
+  await streaming(a)
+  await using b = await startNode({ name: 'b', state: s.state })
+  for (const name of ['goods', 'others']) assert.equal(await serving([a, b], name), a)
+  const goods = b.cache.sinks.find(({ name }) => name === 'goods') ?? assert.fail()
+  await b.edits.update('sink', goods.id, { status: 'disabled', actions: ['delete'] })
+  await s.shop.query('insert into goods select generate_series(1, 50)')
+  const [begun] = await b.backfills.start(goods, [{ table: 'public.goods', max_timeout_ms: 5_000 }])
+  assert.ok(begun)
+  const heardBy = (node: EngineNode, state: string | undefined) =>
+    until(`${state} there`, () => node.cache.sinks.find(({ id }) => id === goods.id)?.backfills[0]?.state === state)
+  await b.backfills.move(goods, begun.id, { state: 'paused' })
+  for (const node of [a, b]) await heardBy(node, 'paused')
+  await b.edits.update('sink', goods.id, { status: 'active' })
+  await b.backfills.move(goods, begun.id, { state: 'active' })
+  const next = async () => {
+    const node = (await serving([a, b], 'goods')) ?? assert.fail()
+    return take(node, 'goods', 1_000)
+  }
+  const reads = await gather('rows of the backfill', next, (came) => came.filter(({ action }) => action === 'read').length >= 50)
+  assert.equal(new Set(reads.map(({ record }) => record.id)).size, 50)
+  for (const node of [a, b]) await heardBy(node, undefined)
+  assert.equal((await b.backfills.find(goods, begun.id)).state, 'completed')
+})
