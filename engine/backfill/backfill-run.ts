@@ -172,9 +172,9 @@ export class BackfillRun {
     await this.#session.begin(windows, this.#signal)
     let table = await this.#describe()
     await refuseHeavyPages(this.#session, table, this.#backfill)
-    const rows = await estimateRows(this.#session, table)
+    const rows = this.#processed === 0 ? await estimateRows(this.#session, table) : undefined
     await this.#session.end()
-    await this.#keeper.counted(rows)
+    if (rows !== undefined) await this.#keeper.counted(rows)
     if (this.#orderedBy !== table.orderedBy) {
       this.#after = null // what had been read was read in another order, or of another table
       this.#orderedBy = table.orderedBy

@@ -142,7 +142,7 @@ export async function describeSource(query: Query, publication: string, asked: T
   const conditions = conditionsOf(asked, order, table.filter)
   return {
     relation,
-    print: JSON.stringify([table.oid, read, order, identity, conditions]),
+    print: JSON.stringify([table.oid, read, order, identity, conditions, order.length > 0 || table.blocks]),
     orderedBy:
       order.length > 0
         ? [table.oid, ...order.map(({ index }) => [read[index]?.number, read[index]?.type, read[index]?.collation].join('.'))].join()
