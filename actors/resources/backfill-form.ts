@@ -50,8 +50,8 @@ export const BackfillOut = Type.Object({
 })
 
 /** Shows a backfill of a sink. */
-export function backfillOut(backfill: Backfill, sink: Pick<Sink, 'name' | 'status' | 'source'>): Record<string, unknown> {
-  const waiting = backfill.state === 'active' ? obstacleIn(sink, backfill.table) : undefined
+export function backfillOut(backfill: Backfill, sink: Pick<Sink, 'name' | 'status'>): Record<string, unknown> {
+  const waiting = backfill.state === 'active' && sink.status === 'disabled' ? 'the sink is disabled' : undefined
   const perSecond = waiting === undefined ? speedOf(backfill) : undefined
   const left = (backfill.rowsInitial ?? 0) - backfill.rowsProcessed
   return {
@@ -76,12 +76,6 @@ export function backfillOut(backfill: Backfill, sink: Pick<Sink, 'name' | 'statu
     canceled_at: backfill.canceledAt?.toISOString() ?? null,
     failed_at: backfill.failedAt?.toISOString() ?? null,
   }
-}
-
-/** Says why the settings of a sink let no backfill of a table go on; undefined: they do. */
-function obstacleIn({ status, source }: Pick<Sink, 'status' | 'source'>, table: string): string | undefined {
-  if (status === 'disabled') return 'the sink is disabled'
-  return isTaken(source, table) ? undefined : 'the sink does not take its table any more'
 }
 
 /** Gives the rows a second of the pages that are known; one that stands still gets slower. @returns undefined: it does not run, or too little is known */
