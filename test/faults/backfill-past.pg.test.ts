@@ -1,0 +1,171 @@
+/**
+ * The past of a source changes while it is backfilled: pages that never happened for the server that leads now are read again, and where
+ * changes are missing all of them are.
+ */
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { Client } from 'pg'
+import { createDatabase, createState, machinePostgres, startPostgres, type TestDatabase, type TestServer } from '../services/postgres.ts'
+import type { Connection } from '../../engine/postgres/client-config.ts'
+import { receiveAll } from './backfill-scenario.ts'
+import type { Row } from './json.ts'
+import { LogFolder, untilRefused } from './memories.ts'
+import { differences, type Told } from './mirror.ts'
+import { NetProxy } from './net-proxy.ts'
+import { Service, SLOT } from './service.ts'
+import { until } from '../waiting.ts'
+
+const ROWS = 16_000
+/** A thousand rows take a quarter of a second and more. */
+const SLOW = '(id % 40 <> 0 or pg_sleep(0.01) is not null)'
+const TABLE = `create table item (id int primary key, name text); insert into item select i, 'n' || i from generate_series(1, ${ROWS}) i; analyze item`
+const FIRST = 1_000
+const MAX_TIMEOUT_MS = 10_000
+
+/** A service with one sink, what that has brought, and a backfill that has begun. */
+class Copying implements AsyncDisposable {
+  readonly service: Service
+  readonly state: TestDatabase
+  /** rows by id, as they came last */
+  readonly rows = new Map<string, Row>()
+  readonly #over = new AbortController()
+  #receiving: Promise<unknown> | undefined
+
+  constructor(service: Service, state: TestDatabase) {
+    this.service = service
+    this.state = state
+  }
+
+  static async begin(source: Connection, resources: AsyncDisposableStack): Promise<Copying> {
+    const state = resources.use(await createState())
+    const options = { source, stateUrl: state.url, sinks: [{ name: 'items', tables: ['public.item'], partitions: 1 }] }
+    const service = resources.use(await Service.prepare(options))
+    const copying = resources.use(new Copying(service, state))
+    await service.startReady()
+    const asked = { table: 'public.item', where: SLOW, max_timeout_ms: MAX_TIMEOUT_MS }
+    const { status, body } = await service.post('/api/sinks/items/backfills', asked)
+    assert.ok(status < 300, JSON.stringify(body))
+    await copying.reached(FIRST)
+    return copying
+  }
+
+  receive(): void {
+    const take = ({ action, key, record }: Told) => void (action === 'delete' ? this.rows.delete(key) : this.rows.set(key, record))
+    this.#receiving = receiveAll({ name: 'items', take, clients: 1 }, this.service, this.#over.signal)
+    this.#receiving.catch(() => {}) // told at the end
+  }
+
+  /** @returns the last row that was read and is durable */
+  async read(): Promise<number> {
+    const [found] = await this.state.query<{ state: string; row: number }>(
+      `select state, (pages -> -1 -> 'after' ->> 0)::int as row from tailrace.backfill`,
+    )
+    assert.equal(found?.state, 'active', this.service.failure('its backfill has ended: nothing is tested').message)
+    return found?.row ?? 0
+  }
+
+  reached(row: number): Promise<boolean> {
+    return until(`row ${row} is read`, async () => (await this.read()) >= row, { service: this.service })
+  }
+
+  /** Settles when the backfill is completed and the rows are those of the table. */
+  async holds(query: (sql: string) => Promise<readonly Row[]>): Promise<void> {
+    const isDone = async () => (await this.state.query(`select from tailrace.backfill where state = 'completed'`)).length > 0
+    await until('the backfill is completed', isDone, { service: this.service })
+    const table = await query('select id, name from item')
+    let found: string[] = []
+    await until(
+      () => `the rows are the table:\n${found.join('\n')}`,
+      () => (found = differences(this.rows, table)).length === 0,
+      { service: this.service },
+    )
+  }
+
+  /** The source refuses to go on, and somebody accepts what it says. */
+  async accept(code: string): Promise<void> {
+    this.service.start()
+    assert.equal(await untilRefused(this.service), code)
+    const { status, body } = await this.service.post('/api/postgres_databases/source/accept_gap', {})
+    assert.equal(status, 200, JSON.stringify(body))
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#over.abort()
+    await this.#receiving?.catch(() => {})
+  }
+}
+
+for (const binaries of machinePostgres().slice(-1))
+  test('after a failover that lost pages of a backfill, these are read again as the new primary has them', async () => {
+    await using resources = new AsyncDisposableStack()
+    const primary = resources.use(await startPostgres({ binaries, settings: { wal_keep_size: '256MB' } }))
+    const source = resources.use(await createDatabase(TABLE, { server: primary.url }))
+    const standby = resources.use(await primary.standby())
+    const proxy = resources.use(await NetProxy.start({ host: '127.0.0.1', port: primary.port }))
+    const copying = await Copying.begin({ ...source.connection, port: proxy.port }, resources)
+    copying.receive()
+    await source.query('checkpoint') // writes the slot to its file
+    await untilReplayed(primary)
+    await standby.stop('fast')
+    execFileSync('cp', ['-a', join(primary.folder, 'pg_replslot', SLOT), join(standby.folder, 'pg_replslot', SLOT)])
+    const lost = (await copying.read()) + 3_000 // the standby never has what is written from here on
+    await source.query(`update item set name = 'lost' where id between $1 and $1 + 10`, [lost])
+    await copying.reached(lost + 11)
+    await primary.kill()
+    await standby.start()
+    proxy.target = { host: '127.0.0.1', port: standby.port }
+    await standby.promote()
+    await using promoted = await connect(standby, source.name)
+    await copying.holds(async (sql) => (await promoted.query<Row>(sql)).rows)
+  })
+
+test('where a user accepts that changes are missing, a backfill begins anew', async () => {
+  await using resources = new AsyncDisposableStack()
+  const source = resources.use(await createDatabase(TABLE))
+  const copying = await Copying.begin(source.connection, resources)
+  const { service } = copying
+  copying.receive()
+  await service.kill()
+  await source.query(`update item set name = 'missed' where id <= 10`)
+  await until('the slot is free', () =>
+    source.query(`select pg_replication_slot_advance($1, pg_current_wal_lsn())`, [SLOT]).then(
+      () => true,
+      () => false,
+    ),
+  )
+  await copying.accept('SLOT_GAP')
+  await copying.holds((sql) => source.query<Row>(sql))
+})
+
+test('where the log was lost with rows that were not delivered, a backfill begins anew', async () => {
+  await using resources = new AsyncDisposableStack()
+  const source = resources.use(await createDatabase(TABLE))
+  const copying = await Copying.begin(source.connection, resources)
+  await copying.service.kill()
+  await new LogFolder(copying.service).lose()
+  await copying.accept('LOG_CHANGED')
+  copying.receive()
+  await copying.holds((sql) => source.query<Row>(sql))
+})
+
+async function untilReplayed(primary: TestServer): Promise<void> {
+  await using client = await connect(primary, 'postgres')
+  const { rows } = await client.query<{ end: string }>('select pg_current_wal_flush_lsn()::text as end')
+  await until('the standby follows', async () => {
+    const replayed = await client.query(
+      `select from pg_stat_replication where application_name = 'walreceiver' and replay_lsn >= $1::pg_lsn`,
+      [rows[0]?.end],
+    )
+    return replayed.rowCount === 1
+  })
+}
+
+async function connect(server: TestServer, database: string): Promise<Client & AsyncDisposable> {
+  const { hostname: host, port, username: user, password } = server.connection(database)
+  const client = new Client({ host, port, user, password, database })
+  client.on('error', () => {})
+  await client.connect()
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
+}
