@@ -61,6 +61,9 @@ test('a backfill is begun with an empty body, watched to its end, listed and del
   )
   assert.deepEqual((await s.call('DELETE', `${BACKFILLS}/${begun.id}`)).body, { id: begun.id, deleted: true })
   assert.equal((await s.call('GET', `${BACKFILLS}/${begun.id}`)).status, 404)
+  const { paths } = (await s.call('GET', '/openapi.json')).body
+  assert.deepEqual(Object.keys(paths['/api/sinks/{id_or_name}/backfills']).toSorted(), ['get', 'post'])
+  assert.deepEqual(Object.keys(paths['/api/sinks/{id_or_name}/backfills/{backfill_id}']).toSorted(), ['delete', 'get', 'patch', 'put'])
 })
 
 test('one that is disabled waits; it is paused, resumed and cancelled, and the sink shows those that have not ended', async () => {
