@@ -26,6 +26,11 @@ const BY_INDEX = {
   ...{ jit: 'off', max_parallel_workers_per_gather: 0 },
 }
 
+/** A server that ends sessions or transactions by other clocks ends none of ours; older versions don't know all of them. */
+const OPENING = `select pg_catalog.pg_backend_pid() as pid, (
+  select pg_catalog.count(pg_catalog.set_config(name, '0', false)) from pg_catalog.pg_settings where name in ('idle_session_timeout', 'transaction_timeout')
+) as unlimited`
+
 /**
  * Gets a row as COPY gives it; the bytes are valid during the call, and may be changed.
  * @returns true: it wants more; or a promise that says whether, and reading is held until then, but for what has arrived already
@@ -64,7 +69,7 @@ export class PageSession {
     const session = new PageSession(connection, name, timeoutMs)
     try {
       await session.#client.connect()
-      session.#pid = Number((await session.query('select pg_catalog.pg_backend_pid() as pid')).rows[0]?.['pid'])
+      session.#pid = Number((await session.query(OPENING)).rows[0]?.['pid'])
     } catch (error) {
       session.close()
       throw toSourceError(error, 'connecting')
