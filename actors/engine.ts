@@ -17,6 +17,7 @@ import {
 } from '../engine/dispatch/parked/message-records.ts'
 import { READ_MEMORY_BYTES, ReadMemory } from '../engine/dispatch/read-memory.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay/replay-plan.ts'
+import type { BackfillLimits } from '../engine/backfill/backfill-limits.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -36,6 +37,7 @@ import { BackfillEdits } from './resources/backfill-edits.ts'
 import { beginSink, type SinkHome } from './begin-sink.ts'
 import { beginSource, type SourceHome } from './source/begin-source.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
+import type { DeliveringSink } from './source/sink-room.ts'
 import { PublicationWatch } from './source/publication-watch.ts'
 import { readinessOf, type Readiness } from './readiness.ts'
 import { Replays, type Holder, type Replayed } from './sink/replays.ts'
@@ -48,7 +50,7 @@ import { SinkFunctions } from './sink/sink-functions.ts'
 import type { SourceOutcome } from './source/source-actor.ts'
 import type { EditedMessages, EditOfMessages, HeldSink, PulledSink } from './sink/running-sink.ts'
 import type { SinkHost } from './sink/sink-host.ts'
-import { worst, type ActorStatus, type Health, type StreamStatus } from '../engine/status.ts'
+import { worst, type ActorStatus, type BackfillStatus, type Health, type StreamStatus } from '../engine/status.ts'
 import type { Child, Running } from './supervised.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
@@ -70,9 +72,12 @@ type EngineOptions = Readonly<{
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
   /** what sources are set to, where it is not as usual */
   source?: Partial<SourceSettings>
+  /** what backfills may ask of sources, where it is not as usual */
+  backfillLimits?: Partial<BackfillLimits>
 }>
 
 const FORMER_LOOK_MS = 1_000
+const MB = 1024 * 1024
 
 /** The calls that a process passes to its own engine when another process of the cluster makes them. */
 export type LocalEngine = Omit<Engine, 'start' | 'stop' | 'appliedPrint'>
@@ -167,7 +172,10 @@ export class Engine {
   }
 
   actors(): readonly ActorStatus[] {
-    return [...this.#sources.values(), ...this.#sinks.values()].map((actor) => actor.status())
+    const backfills = [...this.#sources.values()].flatMap((source) => source.backfills.statuses)
+    return [...this.#sources.values(), ...this.#sinks.values()]
+      .map((actor) => actor.status())
+      .concat(backfills.map((each) => this.#backfillActor(each)))
   }
 
   /** Each stream with its readers and the bytes that it takes, as this process looked at them some seconds ago. */
@@ -379,7 +387,7 @@ export class Engine {
         if (!current) return undefined
         const { figures, slot: found, state, standby } = current
         const streams = this.streams().filter((stream) => stream.databaseId === databaseId)
-        return { state: standby ? 'standby' : state, figures, slot: found, streams }
+        return { state: standby ? 'standby' : state, figures, slot: found, streams, backfills: current.backfills.statuses }
       })
       return { meter, actor: beginSource(database, meter, this.#sourceHome(databaseId)) }
     })
@@ -415,6 +423,20 @@ export class Engine {
     }
   }
 
+  #backfillActor({ id, table, sinkId, state, cause, since, lastError, rows, processed, ingested }: BackfillStatus): ActorStatus {
+    const sink = this.#options.cache.sink(sinkId)
+    return {
+      id: `backfill/${id}`,
+      kind: 'backfill',
+      name: table,
+      ...(sink && { accountId: sink.accountId }),
+      state,
+      since,
+      ...(lastError && { lastError }),
+      details: { sink: sink?.name ?? null, cause: cause ?? null, rows: rows ?? null, rowsRead: processed, rowsAdded: ingested },
+    }
+  }
+
   #sourceHome(databaseId: string): SourceHome {
     return {
       ...this.#options,
@@ -431,13 +453,28 @@ export class Engine {
           const sink = this.#options.cache.sink(sinkId)
           if (sink) await this.#backfills.move(sink, backfill.id, end)
         },
-        room: async () => {},
+        sink: (id) => this.#deliveringSink(id),
       },
       streaming: () => this.#publications.ring(),
       routed: () => {
         for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.routed()
       },
     }
+  }
+
+  /** A sink that runs here may be started anew: it is looked up each time. */
+  #deliveringSink(id: string): DeliveringSink | undefined {
+    const sink = this.#options.cache.sink(id)
+    const running = this.#sinks.get(id)
+    return (
+      sink && {
+        isPaused: sink.status === 'paused',
+        maxBacklogBytes: sink.max_backlog_mb * MB,
+        handedOut: running?.handedOut ?? 0,
+        served: (topic) => running?.queueOf(topic) ?? [],
+        watch: (listener) => running?.watchQueue(listener) ?? (() => undefined),
+      }
+    )
   }
 
   #health(id: string, running: SinkHost): Health {
@@ -447,7 +484,14 @@ export class Engine {
     const truncated = isKeyed(sink.destination) && published.error === undefined ? source?.truncationCheck(id) : undefined
     const configuration = this.#functions.check(sink) ?? source?.routingCheck() ?? truncated ?? published
     const unknown = this.#oldTopics.check()
-    const checks = [configuration, ...running.health(), ...(this.#backlogs?.checks(sink) ?? []), ...(unknown ? [unknown] : [])]
+    const backfills = source?.backfills.checks(id) ?? []
+    const checks = [
+      configuration,
+      ...running.health(),
+      ...(this.#backlogs?.checks(sink) ?? []),
+      ...backfills,
+      ...(unknown ? [unknown] : []),
+    ]
     return { name: 'Consumer health', status: worst(checks), checks }
   }
 

@@ -8,6 +8,7 @@
  */
 import type { ErrorObject } from 'ajv'
 import { Type, type TSchema } from 'typebox'
+import type { BackfillLimits } from '../engine/backfill/backfill-limits.ts'
 import { schemaCheck } from '../engine/schema-check.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
@@ -42,6 +43,8 @@ export type Settings = Readonly<{
   functions: { threads: number | undefined; memoryMb: number }
   /** larger messages are not kept */
   maxMessageMb: number
+  /** what backfills may ask of sources, where it is said */
+  backfills: Partial<BackfillLimits>
   /** where sinks may send */
   egress: Reach
   databaseEgress: Reach
@@ -120,6 +123,22 @@ export const VARIABLES = {
     Type.Integer({ minimum: 1, maximum: 200 }),
     'a larger message is discarded, on record, and its source goes on (64); one takes several times its size in memory for a moment',
   ),
+  BACKFILL_MAX_PENDING_MESSAGES: variable(
+    Type.Integer({ minimum: 1_000, maximum: 1_000_000_000 }),
+    'a backfill waits when so many messages wait before its sink, which is paused or delivers nothing (1000000), or a tenth of its max_backlog_mb',
+  ),
+  TAILRACE_BACKFILLS_PER_DATABASE: variable(
+    Type.Integer({ minimum: 1, maximum: 100 }),
+    'backfills of one database that read side by side (2); the others queue, and one that waits holds up none',
+  ),
+  TAILRACE_BACKFILL_ROWS_PER_SECOND: variable(
+    Type.Integer({ minimum: 1, maximum: 100_000_000 }),
+    'rows a second that all backfills of one database read together (no bound)',
+  ),
+  TAILRACE_BACKFILL_STANDBY_LAG_MB: variable(
+    Type.Integer({ minimum: 0, maximum: 1_000_000_000 }),
+    'backfills wait while a standby of their source is further behind than this, where pg_stat_replication tells it (1024); 0: they never do',
+  ),
   EGRESS: variable(
     oneOf(EGRESS_MODES),
     'where sinks may send: private = everywhere but to link-local and metadata addresses, public = to public addresses only (private)',
@@ -153,7 +172,7 @@ const NAMES = Object.keys(VARIABLES).filter(isName)
 export const IGNORED = [
   'SERVER_CHECK_ORIGIN', 'SECRET_KEY_BASE', 'PG_IPV6', 'REDIS_URL', 'REDIS_TLS', 'REDIS_IPV6', 'REDIS_POOL_SIZE',
   'REDIS_TLS_CA_CERT_FILE', 'REDIS_TLS_CLIENT_CERT_FILE', 'REDIS_TLS_CLIENT_KEY_FILE', 'REDIS_TLS_VERIFY',
-  'DEFAULT_WORKERS_PER_SINK', 'BACKFILL_MAX_PENDING_MESSAGES', 'MAX_MEMORY_MB', 'MEMORY_BUFFER_PERCENT',
+  'DEFAULT_WORKERS_PER_SINK', 'MAX_MEMORY_MB', 'MEMORY_BUFFER_PERCENT',
   'REPLICATION_FLUSH_MAX_ACCUMULATED_BYTES', 'REPLICATION_FLUSH_MAX_ACCUMULATED_MESSAGES', 'REPLICATION_FLUSH_MAX_ACCUMULATED_TIME_MS',
   'FEATURE_ACCOUNT_SELF_SIGNUP', 'FEATURE_PROVISION_DEFAULT_USER', 'SEQUIN_TELEMETRY_DISABLED', 'CRASH_REPORTING_DISABLED',
   'LONG_POLL_FALLBACK_MS', 'GITHUB_CLIENT_ID', 'GITHUB_CLIENT_SECRET', 'GITHUB_CLIENT_REDIRECT_URI', 'ADMIN_USER', 'ADMIN_PASSWORD',
@@ -225,6 +244,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     token: string('TAILRACE_TOKEN'),
     functions: { threads: integer('TAILRACE_FUNCTION_THREADS'), memoryMb: integer('TAILRACE_FUNCTION_MEMORY_MB') ?? 512 },
     maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
+    backfills: backfillLimits(values),
     egress,
     databaseEgress: { ...egress, mode: EGRESS_MODES.find((mode) => mode === values.EGRESS_DATABASES) ?? egress.mode },
     ignored: IGNORED.filter((name) => given(name) !== undefined),
@@ -233,6 +253,8 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     ),
   })
 }
+
+const MB = 1024 * 1024
 
 const takesInteger = (name: Name): boolean => 'type' in VARIABLES[name].schema && VARIABLES[name].schema.type === 'integer'
 
@@ -312,6 +334,20 @@ function connectionOfUrl(value: string, ssl: Connection['ssl'] | undefined, prob
     }
   } catch {
     return wrong('has a "%" that is not followed by two hexadecimal digits')
+  }
+}
+
+function backfillLimits(values: Values): Settings['backfills'] {
+  const number = (name: Name): number | undefined => (typeof values[name] === 'number' ? values[name] : undefined)
+  const atOnce = number('TAILRACE_BACKFILLS_PER_DATABASE')
+  const rowsPerSecond = number('TAILRACE_BACKFILL_ROWS_PER_SECOND')
+  const maxPending = number('BACKFILL_MAX_PENDING_MESSAGES')
+  const lagMb = number('TAILRACE_BACKFILL_STANDBY_LAG_MB')
+  return {
+    ...(atOnce !== undefined && { atOnce }),
+    ...(rowsPerSecond !== undefined && { rowsPerSecond }),
+    ...(maxPending !== undefined && { maxPending }),
+    ...(lagMb !== undefined && { maxStandbyLagBytes: lagMb === 0 ? Infinity : lagMb * MB }),
   }
 }
 

@@ -150,6 +150,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     nodes,
     functions,
     source: { maxMessageBytes: settings.maxMessageMb * MB },
+    backfillLimits: settings.backfills,
   })
   parts.defer(() => engine.stop())
   await engine.start()

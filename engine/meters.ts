@@ -66,9 +66,20 @@ export class SourceMeter implements Disposable {
   latencyUs: number | undefined
   /** by topic; of those that were appended to last */
   readonly appendedBytes = new Map<string, number>()
+  /** of backfills */
+  rowsRead = 0
+  rowsAdded = 0
+  pages = 0
   readonly #forget: () => void
   constructor(forget: () => void) {
     this.#forget = forget
+  }
+
+  /** Rows were read by a backfill, or added to a stream and durable. */
+  backfilled({ read = 0, added = 0, pages = 0 }: Readonly<{ read?: number; added?: number; pages?: number }>): void {
+    this.rowsRead += read
+    this.rowsAdded += added
+    this.pages += pages
   }
 
   ingested(messages: number, bytes: number): void {

@@ -8,9 +8,10 @@ import type { Registry } from 'prom-client'
 import type { Family, Labels, LatencySample, Sample } from './exposition.ts'
 import { EngineError } from './errors.ts'
 import { SinkMeter, SourceMeter } from './meters.ts'
-import type { HealthStatus, PartitionStatus, SinkActorStatus, StreamStatus, SourceFigures, SlotLag } from './status.ts'
+import type { BackfillStatus, HealthStatus, PartitionStatus, SinkActorStatus, StreamStatus, SourceFigures, SlotLag } from './status.ts'
 
 type EntityStatus = 'ok' | 'warn' | 'error' | 'paused'
+const BACKFILL_STATES: readonly BackfillStatus['state'][] = ['reading', 'queued', 'waiting', 'failing']
 const ENTITY_STATUSES: readonly EntityStatus[] = ['ok', 'warn', 'error', 'paused']
 
 type SinkLabels = Readonly<{ id: string; name: string }>
@@ -25,6 +26,7 @@ type SourceNow = Readonly<{
   figures: SourceFigures | undefined
   slot: Readonly<{ lag: SlotLag | undefined; error: unknown }>
   streams: readonly StreamStatus[]
+  backfills: readonly BackfillStatus[]
 }>
 
 type SinkEntry = { labels: SinkLabels; meter: SinkMeter; ask: () => SinkNow | undefined; now?: SinkNow | undefined }
@@ -81,7 +83,19 @@ const SOURCE: readonly Row<SourceEntry>[] = [
     "As sequin_replication_slot_size: from the slot's restart position to the server's end of the log"],
   ['gauge', 'tailrace_source_owner', (s) => s.now && Number(s.now.state === 'streaming'),
     '1: this node streams the source, 0: it stands by'],
+  ['counter', 'tailrace_backfill_rows_read_count', (s) => s.meter.rowsRead, 'Rows that backfills have read from the source, again included'],
+  ['counter', 'tailrace_backfill_rows_added_count', (s) => s.meter.rowsAdded,
+    'Rows that backfills have added to streams, durable in the log; the others were left out, because a newer change of the row had come'],
+  ['counter', 'tailrace_backfill_pages_count', (s) => s.meter.pages, 'Pages of backfills that are durable: a backfill goes on behind the last one'],
   ['gauge', 'tailrace_source_bytes_in_flight', (s) => ownOf(s)?.figures?.bytesInFlight, 'Bytes received and not yet durable in the log'],
+]
+
+/** What the backfills of a source are at. */
+const BACKFILLS: Row<number> = [
+  'gauge',
+  'tailrace_backfills',
+  asIs,
+  'Active backfills of the source that this node streams, by what they are at: reading, queued behind others, waiting (for the sink, or to spare the source), failing (tried again)',
 ]
 
 const APPENDED: Row<number> = ['counter', 'tailrace_stream_appended_bytes_total', asIs, 'Bytes that this node has appended to the stream']
@@ -184,6 +198,7 @@ export class Metrics {
     this.#ofProcess = processMetrics
     this.#add('process', [VERSION], () => [[{ version }, 1]])
     this.#add('source', SOURCE, () => [...this.#sources.values()].map((source) => [slotOf(source.labels), source]))
+    this.#add('source', [BACKFILLS], () => this.#backfills())
     this.#add('stream', [APPENDED], () => this.#appended())
     this.#add('stream', STREAM, () => this.#streams())
     this.#add('stream', READER, () => this.#readers())
@@ -267,6 +282,15 @@ export class Metrics {
   #appended(): Labelled<number> {
     return [...this.#sources.values()].flatMap(({ labels, meter }) =>
       [...meter.appendedBytes].map(([stream, bytes]) => [{ stream, ...databaseOf(labels) }, bytes] as const),
+    )
+  }
+
+  #backfills(): Labelled<number> {
+    return [...this.#sources.values()].flatMap((source) =>
+      BACKFILL_STATES.map((state) => {
+        const count = ownOf(source)?.backfills.filter((backfill) => backfill.state === state).length ?? 0
+        return [{ ...slotOf(source.labels), status: state }, count] as const
+      }),
     )
   }
 

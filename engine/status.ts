@@ -104,6 +104,24 @@ export type SourceFigures = Readonly<{
 /** Tells how many bytes of the server's log the slot is behind: with what it has confirmed, and with what it makes the server keep. */
 export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
 
+/** Tells how a backfill is that is active here. Only `reading` asks something of its source. */
+export type BackfillStatus = Readonly<{
+  id: string
+  table: string
+  sinkId: string
+  /** failing: it failed for now, and is tried again */
+  state: 'queued' | 'reading' | 'waiting' | 'failing'
+  /** why it waits, in words */
+  cause: string | undefined
+  since: Date
+  lastError: Readonly<{ error: unknown; at: Date }> | undefined
+  /** about how many rows there are; undefined: not known yet */
+  rows: number | undefined
+  /** rows that were read, and those of them that were added to the stream: durable ones */
+  processed: number
+  ingested: number
+}>
+
 /** An actor of this process, as it is now. */
 export type ActorStatus = Readonly<{
   /** unique in the process, such as "sink/<id>" */

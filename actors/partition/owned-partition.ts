@@ -308,6 +308,7 @@ export class OwnedPartition {
     if (wanted.commit) this.commits.bell.ring()
     this.parked.changed(wanted)
     this.#lapses.by(wanted.lapseAt)
+    this.sink.queueChanged()
   }
 
   /** The dispatcher changed: finished messages want a commit, others may be deliverable. */

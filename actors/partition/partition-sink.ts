@@ -74,6 +74,8 @@ export interface PartitionSink {
   /** the newest messages that were delivered here */
   readonly delivered: DeliveredMessages
   readonly transport: PartitionTransport
+  /** Messages of a partition were read or taken. */
+  queueChanged(): void
   /** Something may be deliverable that wasn't: a message, a partition, a status. */
   deliverable(): void
   /** The last pack of the generation was met in a partition and nothing before it is unfinished: recorded. */

@@ -7,15 +7,17 @@ import { readOlderAckIds, sinkTag } from '../../engine/dispatch/ack-id.ts'
 import { AckPending, shareOf } from '../../engine/dispatch/ack-pending.ts'
 import { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import type { ServedGeneration } from '../../engine/dispatch/generations.ts'
+import { finishedUpTo } from '../../engine/dispatch/commits.ts'
 import { termKey, type PartitionKey } from '../../engine/dispatch/fenced-write.ts'
 import { findParked } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
-import type { Log } from '../../engine/log/log.ts'
+import type { Log, TopicName } from '../../engine/log/log.ts'
 import { ask } from '../../engine/state/asking.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { rowsOf } from '../../engine/postgres/rows.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
 import { hasReady } from '../../engine/dispatch/take.ts'
+import type { QueuedPartition } from '../source/sink-room.ts'
 import { parkedNames } from '../../engine/dispatch/parked/parked-groups.ts'
 import { OwnedPartition } from '../partition/owned-partition.ts'
 import { figuresOf, partitionTrouble } from '../partition/partition-report.ts'
@@ -66,6 +68,7 @@ export class SinkHost implements PartitionSink {
   #looking: NodeJS.Timeout | undefined
   /** why it is not known which partitions are served here */
   #groupTrouble: unknown
+  readonly #watching = new Set<() => void>()
   readonly #readyShare = new ReadyShare(() => this.isActive && this.#live.some(({ dispatcher }) => hasReady(dispatcher)))
 
   /** @param transportOf makes its transport, which may look at the host later only */
@@ -129,6 +132,34 @@ export class SinkHost implements PartitionSink {
   /** the partitions that hand out, by their number */
   get live(): readonly OwnedPartition[] {
     return this.#live
+  }
+
+  /** Messages of a partition were read or taken. */
+  queueChanged(): void {
+    for (const listener of this.#watching) listener()
+  }
+
+  /** Calls back whenever messages were read or taken here. @returns ends it */
+  watchQueue(listener: () => void): () => void {
+    this.#watching.add(listener)
+    return () => this.#watching.delete(listener)
+  }
+
+  /** messages that were handed out by the partitions that are served here now */
+  get handedOut(): number {
+    return this.#live.reduce((sum, { handedOut }) => sum + handedOut, 0)
+  }
+
+  /** How far the partitions of a topic are that are served here. */
+  queueOf(topic: TopicName): readonly QueuedPartition[] {
+    return this.#live
+      .filter(({ served }) => served.topic === topic)
+      .map(({ partition, dispatcher }) => ({
+        partition,
+        read: dispatcher.accepted,
+        finished: finishedUpTo(dispatcher),
+        unfinished: dispatcher.window.open,
+      }))
   }
 
   /** Something may be deliverable that wasn't: a message, a partition, a status. */

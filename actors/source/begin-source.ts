@@ -1,4 +1,5 @@
 /** A source begins to work in this process: what it is given, and what is said of it in the log. */
+import { BACKFILL_LIMITS, type BackfillLimits } from '../../engine/backfill/backfill-limits.ts'
 import type { Log } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { SourceMeter } from '../../engine/meters.ts'
@@ -10,9 +11,6 @@ import { SOURCE_DEFAULTS } from '../../engine/wal/source-settings.ts'
 import { SourceActor } from './source-actor.ts'
 import { SourceBackfills, type BackfillHome } from './source-backfills.ts'
 
-/** Tables of one source that are read side by side. */
-const BACKFILLS_AT_ONCE = 2
-
 /** Holds what a source is given in this process. */
 export type SourceHome = Readonly<{
   log: Log
@@ -23,7 +21,9 @@ export type SourceHome = Readonly<{
   /** settings that are not as usual */
   source?: Partial<SourceSettings>
   /** the backfills of its sinks */
-  backfills: Pick<BackfillHome, 'running' | 'takes' | 'ended' | 'room'>
+  backfills: Pick<BackfillHome, 'running' | 'takes' | 'ended' | 'sink'>
+  /** settings of them that are not as usual */
+  backfillLimits?: Partial<BackfillLimits>
   /** it streams */
   streaming: () => void
   /** generations of its sinks may be read that could not be before */
@@ -44,7 +44,9 @@ export function beginSource(
     state: store.query,
     logger,
     maxMessageBytes: settings?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
-    atOnce: BACKFILLS_AT_ONCE,
+    limits: { ...BACKFILL_LIMITS, ...home.backfillLimits },
+    log,
+    meter,
   })
   const source = new SourceActor({
     backfills,

@@ -1,15 +1,26 @@
 /**
  * The backfills of one source: while it streams here, those that are active are read, some side by side and the others after them. What
  * fails for now is tried again behind its last durable page, with pauses that grow; what can't succeed is failed, and stops no other.
+ *
+ *   queued ─its turn─▶ reading ─read to its end─▶ completed
+ *     ▲                  │ ├─ it can't be read: failed
+ *     └──── waiting ◀────┘ its sink takes no more for now, its source is left alone for now, it has no stream yet, or it failed for now
+ *
+ *  Only `reading` has a turn: a backfill that waits holds up no other one. Of those that queue the next is one of the sink that reads
+ *  the fewest.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { backOff } from '../../engine/back-off.ts'
-import { Bell } from '../../engine/bell.ts'
-import { BackfillRun, BACKFILL_MARK, type BackfillKeeper, type StreamingSource } from '../../engine/backfill/backfill-run.ts'
+import { BackfillRun, BACKFILL_MARK, type BackfillKeeper, type RunEnd, type StreamingSource } from '../../engine/backfill/backfill-run.ts'
+import type { BackfillLimits } from '../../engine/backfill/backfill-limits.ts'
 import { Windows } from '../../engine/backfill/windows.ts'
-import { EngineError } from '../../engine/errors.ts'
+import { Bell } from '../../engine/bell.ts'
+import { EngineError, errorText } from '../../engine/errors.ts'
 import { fieldsOf } from '../../engine/json.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { parseLsn } from '../../engine/lsn.ts'
+import type { SourceMeter } from '../../engine/meters.ts'
+import type { Position } from '../../engine/position.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import {
   backfillOf,
@@ -20,11 +31,13 @@ import {
   type RunningBackfill,
 } from '../../engine/state/backfills.ts'
 import type { Database } from '../../engine/state/resources.ts'
+import type { BackfillStatus, HealthCheck } from '../../engine/status.ts'
 import type { Mark, MarkHandler } from '../../engine/wal/change-packer.ts'
-import type { Position } from '../../engine/position.ts'
 import { historyAt } from '../../engine/wal/history.ts'
-import { incarnationsOf } from '../../engine/wal/source-store.ts'
 import type { SourceRun } from '../../engine/wal/run.ts'
+import { incarnationsOf } from '../../engine/wal/source-store.ts'
+import { SinkRoom, type DeliveringSink, type SinkRoomHome } from './sink-room.ts'
+import { SourceStrain } from './source-strain.ts'
 
 /** A backfill of a sink. */
 export type SinkBackfill = Readonly<{ sinkId: string; backfill: RunningBackfill }>
@@ -39,17 +52,50 @@ export type BackfillHome = Readonly<{
   takes: (of: SinkBackfill) => boolean
   /** Puts on record how one ended. */
   ended: (of: SinkBackfill, end: BackfillEnd) => Promise<void>
-  /** Settles when another page of a sink may be read. */
-  room: (sinkId: string, signal: AbortSignal) => Promise<void>
+  /** A sink, as far as this process delivers its messages; undefined: it is gone. */
+  sink: (sinkId: string) => DeliveringSink | undefined
+  log: SinkRoomHome['log']
   /** the state database */
   state: Query
   logger: Logger
+  meter: Pick<SourceMeter, 'backfilled'>
   maxMessageBytes: number
-  /** side by side */
-  atOnce: number
+  limits: BackfillLimits
 }>
 
+/** What a sink holds up for so long waits for it, and does not queue. */
+const HELD_UP_MS = 1_000
 const PAUSES = { firstMs: 500, maxMs: 60_000 } as const
+/** A source that is left alone is looked at again after this. */
+const STRAINED_MS = 1_000
+/** A backfill that is held up for so long is told of in the health of its sink. */
+const TOLD_AFTER_MS = 30_000
+/** Where rows a second are bounded, they come so often. */
+const STEADY_PARTS = 10
+
+const WAITS = {
+  stream: 'it waits until its sink has a stream of its own',
+  sink: 'its sink takes no more for now: it is paused, or delivers less than is there; it goes on when messages are delivered',
+} as const
+
+/** One backfill that is active. */
+type Job = {
+  readonly of: SinkBackfill
+  readonly stop: AbortController
+  /** rung when it may be worth another look */
+  readonly changed: Bell
+  state: BackfillStatus['state']
+  /** why it waits */
+  cause: string | undefined
+  since: Date
+  lastError: Readonly<{ error: unknown; at: Date }> | undefined
+  rows: number | undefined
+  processed: number
+  ingested: number
+  /** it was said that it begins */
+  isTold: boolean
+}
+type Turn = Readonly<{ job: Job; begin: () => void }>
 
 /** Reads the backfills of one source for as long as it streams here. */
 export class SourceBackfills {
@@ -58,12 +104,19 @@ export class SourceBackfills {
   readonly #windows = new Windows()
   readonly #runs = new Set<BackfillRun>()
   /** by id */
-  readonly #reading = new Map<string, AbortController>()
-  readonly #changed = new Set<Bell>()
+  readonly #jobs = new Map<string, Job>()
+  readonly #reading = new Set<Job>()
+  readonly #queue: Turn[] = []
+  /** by sink */
+  readonly #rooms = new Map<string, SinkRoom>()
+  readonly #durable = new Set<() => void>()
   #run: SourceRun | undefined
   #term = 0
   #ended = new AbortController()
-  readonly #durable = new Set<() => void>()
+  #strain: SourceStrain | undefined
+  #toldStrain: string | undefined
+  /** where rows a second are bounded: when the next ones are due (monotonic ms) */
+  #dueAt = 0
 
   constructor(database: Database, home: BackfillHome) {
     this.#database = database
@@ -77,9 +130,13 @@ export class SourceBackfills {
 
   /** The source streams here, by this run. @param term under which it does */
   begin(run: SourceRun, term: number): void {
+    const { slot } = this.#database
+    const { maxStandbyLagBytes } = this.#home.limits
     this.#run = run
     this.#term = term
     this.#ended = new AbortController()
+    this.#strain = new SourceStrain({ query: run.query, slot: slot.name, maxStandbyLagBytes })
+    this.#rooms.clear()
     this.look()
   }
 
@@ -100,12 +157,30 @@ export class SourceBackfills {
     if (!run) return
     const active = this.#home.running().filter(({ backfill }) => backfill.state === 'active')
     const ids = new Set(active.map(({ backfill }) => backfill.id))
-    for (const [id, reading] of this.#reading) if (!ids.has(id)) reading.abort()
-    for (const bell of this.#changed) bell.ring()
+    for (const [id, { stop }] of this.#jobs) if (!ids.has(id)) stop.abort()
     for (const of of active) {
-      if (this.#reading.size >= this.#home.atOnce) return
-      if (!this.#reading.has(of.backfill.id)) void this.#read(of, run)
+      const job = this.#jobs.get(of.backfill.id)
+      if (job) job.changed.ring()
+      else void this.#tend(of, run)
     }
+  }
+
+  /** Those that are active, as they are now. */
+  get statuses(): readonly BackfillStatus[] {
+    return [...this.#jobs.values()].map(({ of, state, cause, since, lastError, rows, processed, ingested }) => {
+      const { id, table } = of.backfill
+      return { id, table, sinkId: of.sinkId, state, cause, since, lastError, rows, processed, ingested }
+    })
+  }
+
+  /** What holds up the backfills of a sink for long, for its health. */
+  checks(sinkId: string): readonly HealthCheck[] {
+    return this.statuses.flatMap(({ sinkId: of, state, table, cause, since }): HealthCheck[] => {
+      const isLong = Date.now() - since.getTime() > TOLD_AFTER_MS
+      if (of !== sinkId || state === 'reading' || cause === undefined || !isLong) return []
+      const message = `the backfill of ${table} waits since ${since.toISOString()}: ${cause}`
+      return [{ name: 'Backfill', status: state === 'failing' ? 'warning' : 'notice', error: { code: 'BACKFILL_WAITS', message } }]
+    })
   }
 
   #met({ content, ...mark }: Mark): void {
@@ -114,50 +189,121 @@ export class SourceBackfills {
     for (const run of this.#runs) if (run.met(id, { content, ...mark })) return
   }
 
-  async #read(of: SinkBackfill, run: SourceRun): Promise<void> {
+  /** Reads a backfill to its end, or until it is to stop. */
+  async #tend(of: SinkBackfill, run: SourceRun): Promise<void> {
     const { id } = of.backfill
-    const reading = new AbortController()
-    this.#reading.set(id, reading)
-    const signal = AbortSignal.any([reading.signal, this.#ended.signal])
-    const changed = new Bell()
-    this.#changed.add(changed)
-    try {
-      for (let failures = 0, looks = 0; !signal.aborted;) {
-        try {
-          if ((await this.#readOnce(of, run, signal)) === 'done') break
-          failures = 0
-          await changed.wait(signal, backOff(PAUSES, ++looks)) // it is told when the streams have changed
-        } catch (error) {
-          if (signal.aborted) break
-          if (error instanceof EngineError && error.code === 'BACKFILL_REFUSED' && (await this.#failed(of, error))) break
-          this.#home.logger.warn({ backfill: id, table: of.backfill.table, err: error }, 'a backfill goes on behind its last durable page')
-          await changed.wait(signal, backOff(PAUSES, ++failures))
+    const job: Job = {
+      ...{ of, stop: new AbortController(), changed: new Bell(), state: 'queued', cause: undefined, since: new Date() },
+      ...{ lastError: undefined, rows: undefined, processed: 0, ingested: 0, isTold: false },
+    }
+    this.#jobs.set(id, job)
+    const signal = AbortSignal.any([job.stop.signal, this.#ended.signal])
+    let isOver = false
+    for (let failures = 0, looks = 0; !signal.aborted && !isOver;) {
+      const before = job.ingested
+      try {
+        const end = await this.#inTurn(job, run, signal)
+        failures = 0
+        isOver = end === 'done'
+        if (end === 'waiting') {
+          enter(job, 'waiting', WAITS.stream)
+          await job.changed.wait(signal, backOff(PAUSES, ++looks)) // it is told when the streams have changed
         }
+      } catch (error) {
+        if (signal.aborted) break
+        if (job.ingested > before) failures = 0
+        isOver = await this.#couldNot(job, error)
+        if (!isOver) await job.changed.wait(signal, backOff(PAUSES, ++failures))
       }
-    } finally {
-      this.#changed.delete(changed)
-      this.#reading.delete(id)
-      this.look()
     }
+    if (job.isTold && !isOver && job.stop.signal.aborted)
+      this.#say(job, 'a backfill reads no more for now: it was paused or has ended, or its sink is off')
+    this.#jobs.delete(id)
+    this.look()
   }
 
-  /** @returns whether that is on record */
-  async #failed(of: SinkBackfill, { code, message }: EngineError): Promise<boolean> {
+  /** It could not be read. @returns whether that is its end */
+  async #couldNot(job: Job, error: unknown): Promise<boolean> {
+    const { table } = job.of.backfill
+    job.lastError = { error, at: new Date() }
+    enter(job, 'failing', errorText(error))
+    if (error instanceof EngineError && error.code === 'BACKFILL_REFUSED') {
+      const { code, message } = error
+      try {
+        await this.#home.ended(job.of, { state: 'failed', error: { code, message } })
+        this.#home.logger.error({ backfill: job.of.backfill.id, table, code, rows: job.processed }, `a backfill has failed: ${message}`)
+        return true
+      } catch (err) {
+        this.#home.logger.warn({ backfill: job.of.backfill.id, err }, 'the end of a backfill could not be put on record; it is tried again')
+        return false
+      }
+    }
+    // what was begun anew on purpose, and what has ended meanwhile, is no failure
+    const isPlain = error instanceof EngineError && error.code === 'BACKFILL_INTERRUPTED'
+    const text = 'a backfill goes on behind its last durable page'
+    this.#home.logger[isPlain ? 'info' : 'warn']({ backfill: job.of.backfill.id, table, err: error }, text)
+    return false
+  }
+
+  /** Waits until it may be read, and for its turn, and reads it for as long as it may. */
+  async #inTurn(job: Job, run: SourceRun, signal: AbortSignal): Promise<RunEnd> {
+    const room = this.#roomOf(job.of.sinkId)
+    await this.#mayRead(signal, job)
+    const waits = setTimeout(() => enter(job, 'waiting', WAITS.sink), HELD_UP_MS)
+    await room.room(signal).finally(() => clearTimeout(waits))
+    const leave = await this.#turn(job, signal)
     try {
-      await this.#home.ended(of, { state: 'failed', error: { code, message } })
-      return true
-    } catch (err) {
-      this.#home.logger.warn({ backfill: of.backfill.id, err }, 'the end of a backfill could not be put on record; it is tried again')
-      return false
+      enter(job, 'reading')
+      return await this.#readOnce(job, run, { room, signal })
+    } finally {
+      leave()
     }
   }
 
-  async #readOnce(of: SinkBackfill, run: SourceRun, signal: AbortSignal): Promise<'done' | 'waiting'> {
-    const { sinkId, backfill } = of
-    const { state, room, ended, takes, maxMessageBytes } = this.#home
-    if (!takes(of))
+  /** @returns ends its turn */
+  async #turn(job: Job, signal: AbortSignal): Promise<() => void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    const turn: Turn = { job, begin: resolve }
+    const gone = () => {
+      const at = this.#queue.indexOf(turn)
+      if (at >= 0) this.#queue.splice(at, 1)
+      reject(new EngineError('STOPPING', 'the backfill is to stop'))
+    }
+    enter(job, 'queued')
+    this.#queue.push(turn)
+    signal.addEventListener('abort', gone)
+    this.#admit()
+    await promise.finally(() => signal.removeEventListener('abort', gone))
+    return () => {
+      this.#reading.delete(job)
+      this.#admit()
+    }
+  }
+
+  #admit(): void {
+    const readers = (sinkId: string) => [...this.#reading].filter(({ of }) => of.sinkId === sinkId).length
+    while (this.#reading.size < this.#home.limits.atOnce && this.#queue.length > 0) {
+      const counts = this.#queue.map(({ job }) => readers(job.of.sinkId))
+      const [next] = this.#queue.splice(counts.indexOf(Math.min(...counts)), 1)
+      if (!next) return
+      this.#reading.add(next.job)
+      next.begin()
+    }
+  }
+
+  async #readOnce(job: Job, run: SourceRun, { room, signal }: Readonly<{ room: SinkRoom; signal: AbortSignal }>): Promise<RunEnd> {
+    const { sinkId, backfill } = job.of
+    const { state, ended, takes, maxMessageBytes, meter, limits } = this.#home
+    if (!takes(job.of))
       throw new EngineError('BACKFILL_REFUSED', `the sink does not take ${backfill.table} any more`, { table: backfill.table })
-    const from = await this.#lastPage(of)
+    const stored = await backfillOf(state, sinkId, backfill.id)
+    if (stored?.state !== 'active') return 'waiting' // it has ended, which is told soon
+    const from = await this.#lastPage(stored)
+    job.rows = stored.rowsInitial
+    job.processed = from?.processed ?? 0
+    job.ingested = from?.ingested ?? 0
+    if (!job.isTold) this.#say(job, from ? 'a backfill goes on' : 'a backfill begins')
+    job.isTold = true
     const source: StreamingSource = {
       database: this.#database,
       query: run.query,
@@ -167,31 +313,83 @@ export class SourceBackfills {
       maxMessageBytes,
     }
     const owner = { databaseId: this.#database.id, term: this.#term }
+    const most = Math.max(1, Math.ceil(limits.rowsPerSecond / STEADY_PARTS))
     const keeper: BackfillKeeper = {
-      room: (end) => room(sinkId, end),
-      durable: (page) => saveDurablePage(state, owner, backfill.id, page),
-      counted: (rows) => saveInitialCount(state, backfill.id, rows),
+      mayRead: (end) => this.#mayRead(end),
+      read: (rows) => {
+        meter.backfilled({ read: rows })
+        this.#dueAt = Math.max(this.#dueAt, performance.now()) + (rows * 1_000) / limits.rowsPerSecond
+      },
+      room: async (end) => Math.min(most, await room.room(end)),
+      releasing: (rows) => room.releasing(rows),
+      added: (added) => room.added(added),
+      durable: async (page) => {
+        const isSaved = await saveDurablePage(state, owner, backfill.id, page)
+        if (isSaved) {
+          meter.backfilled({ added: page.ingested - job.ingested, pages: 1 })
+          job.processed = page.processed
+          job.ingested = page.ingested
+        }
+        return isSaved
+      },
+      counted: (rows) => {
+        job.rows = rows
+        return saveInitialCount(state, backfill.id, rows)
+      },
       warned: (what) => this.#home.logger.warn({ backfill: backfill.id, table: backfill.table }, what),
     }
-    if (from?.after !== null || from === undefined) {
+    if (from?.after !== null) {
       const reading = await BackfillRun.open(backfill, sinkId, { source, keeper, from })
       this.#runs.add(reading)
       try {
-        if ((await reading.run()) === 'waiting') return 'waiting'
+        const end = await reading.run()
+        if (end !== 'done') return end
       } finally {
         this.#runs.delete(reading)
       }
     }
-    await ended(of, { state: 'completed' })
+    await ended(job.of, { state: 'completed' })
+    const seconds = Math.round((Date.now() - stored.insertedAt.getTime()) / 100) / 10
+    this.#say(job, 'a backfill is completed', { added: job.ingested, seconds })
     return 'done'
   }
 
   /** The last page whose place is of the past that the server has: what was read above a switch of timelines is read again. */
-  async #lastPage({ sinkId, backfill }: SinkBackfill): Promise<DurablePage | undefined> {
-    const { state } = this.#home
-    const pages = (await backfillOf(state, sinkId, backfill.id))?.pages ?? []
-    const incarnations = await incarnationsOf(state, this.#database.id)
+  async #lastPage({ pages }: Backfill): Promise<DurablePage | undefined> {
+    const incarnations = await incarnationsOf(this.#home.state, this.#database.id)
     return pages.findLast(({ history, lsn }) => historyAt(incarnations, parseLsn(lsn)) === history)
+  }
+
+  /** Settles when the source may be read, and rows are due. */
+  async #mayRead(signal: AbortSignal, job?: Job): Promise<void> {
+    for (let cause = await this.#strained(); cause !== undefined; cause = await this.#strained()) {
+      if (this.#toldStrain === undefined) this.#home.logger.warn(`backfills wait: ${cause}`)
+      this.#toldStrain = cause
+      if (job) enter(job, 'waiting', cause)
+      await delay(STRAINED_MS, undefined, { signal })
+    }
+    if (this.#toldStrain !== undefined) this.#home.logger.info('backfills go on: the source may be read again')
+    this.#toldStrain = undefined
+    const waitMs = this.#dueAt - performance.now()
+    if (waitMs > 0) await delay(waitMs, undefined, { signal })
+  }
+
+  /** @returns why the source is to be left alone; undefined: it is not */
+  async #strained(): Promise<string | undefined> {
+    await this.#strain?.look()
+    return this.#strain?.cause
+  }
+
+  #roomOf(sinkId: string): SinkRoom {
+    const { sink, log, state, limits } = this.#home
+    const room = this.#rooms.get(sinkId) ?? new SinkRoom(sinkId, { sink: () => sink(sinkId), log, state, maxPending: limits.maxPending })
+    this.#rooms.set(sinkId, room)
+    return room
+  }
+
+  #say({ of, processed }: Job, text: string, more: Readonly<Record<string, number>> = {}): void {
+    const { id, table } = of.backfill
+    this.#home.logger.info({ backfill: id, sink: of.sinkId, table, rows: processed, ...more }, text)
   }
 
   async #untilDurable(run: SourceRun, { lsn }: Position, signal: AbortSignal): Promise<void> {
@@ -210,6 +408,13 @@ export class SourceBackfills {
       signal.removeEventListener('abort', look)
     }
   }
+}
+
+function enter(job: Job, state: BackfillStatus['state'], cause?: string): void {
+  const isHeld = (of: BackfillStatus['state']) => of === 'waiting' || of === 'failing'
+  if (job.state !== state && !(isHeld(job.state) && isHeld(state))) job.since = new Date()
+  job.state = state
+  job.cause = cause
 }
 
 function parsed(content: Buffer): unknown {

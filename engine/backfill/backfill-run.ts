@@ -12,8 +12,9 @@
  */
 import { randomUUID } from 'node:crypto'
 import { EngineError } from '../errors.ts'
+import type { TopicName } from '../log/log.ts'
 import type { Lsn } from '../lsn.ts'
-import type { Position } from '../position.ts'
+import { PART, type Position } from '../position.ts'
 import type { Query } from '../postgres/query.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
 import type { DurablePage, RunningBackfill } from '../state/backfills.ts'
@@ -39,6 +40,8 @@ const SLICE_BYTES = 1024 * 1024
 const MAX_OPEN = 4
 /** A reader that may not go on for so long ends its page: the statement would hold its snapshot. */
 const HELD_MS = 200
+/** One that may not begin a page for so long ends its run: windows would grow, and others may read meanwhile. */
+const AWAY_MS = 1_000
 /** Keys that are read again at once. */
 const AGAIN_ROWS = 500
 /** A row without a key that was read so often while rows that look alike were changed is taken as it is. */
@@ -59,14 +62,30 @@ export type StreamingSource = Readonly<{
 
 /** What a backfill tells and asks of whoever keeps it. */
 export type BackfillKeeper = Readonly<{
-  /** Settles when the next page may be read. */
-  room: (signal: AbortSignal) => Promise<void>
+  /** Settles when more may be read from the source. */
+  mayRead: (signal: AbortSignal) => Promise<void>
+  /** Rows were read from the source. */
+  read: (rows: number) => void
+  /** Settles when rows may join the stream. @returns about how many at once */
+  room: (signal: AbortSignal) => Promise<number>
+  /** Rows will join the stream at a mark that is written now. @returns to be called when they have, or never will */
+  releasing: (rows: number) => () => void
+  /** Rows have joined the stream. */
+  added: (rows: AddedRows) => void
   /** A page is durable. @returns false: the backfill has ended, or is another owner's */
   durable: (page: Omit<DurablePage, 'lsn' | 'at'> & Readonly<{ lsn: Lsn }>) => Promise<boolean>
   /** About how many rows there are. */
   counted: (rows: number) => Promise<void>
   /** Something is not as it should be, and the backfill goes on. */
   warned: (what: string) => void
+}>
+
+/** Rows that have joined a stream at one mark. @property parts by partition: how many, and where the last one stands */
+export type AddedRows = Readonly<{
+  topic: TopicName
+  partitions: number
+  bytes: number
+  parts: ReadonlyMap<number, Readonly<{ rows: number; last: Position }>>
 }>
 
 type RunOptions = Readonly<{
@@ -80,6 +99,9 @@ type RunOptions = Readonly<{
 type BegunPage = { readonly window: Window; readonly stream: OwnStream; openSlices: number; isRead: boolean }
 /** The rows of a slice. @property after the key that it ends with; undefined: nothing can go on behind it. @property again how many keys were read again for it */
 type Slice = Readonly<{ rows: PageRows; after?: readonly string[] | undefined; again?: number }>
+
+/** How a run ended that did not fail. */
+export type RunEnd = 'done' | 'waiting' | 'held'
 
 /** Where a slice stands in the stream, and what was read and written with it and before. */
 type Released = Readonly<{ position: Position; processed: number; ingested: number }>
@@ -102,6 +124,8 @@ export class BackfillRun {
   #written: Promise<unknown> = Promise.resolve()
   /** rows of the next page */
   #limit = FIRST_ROWS
+  /** rows of the slice that is being read */
+  #granted = Infinity
   /** where the next page begins */
   #after: After
   /** keys of rows that have to be read again; until that is durable no page is saved */
@@ -150,10 +174,11 @@ export class BackfillRun {
 
   /**
    * Reads on behind the last page that is durable.
-   * @returns 'done': the table is read to its end, and all of it is durable; 'waiting': the sink has no stream of its own yet
+   * @returns 'done': the table is read to its end, and all of it is durable; 'waiting': the sink has no stream of its own yet;
+   *   'held': it may not go on for now, and what was read is durable
    * @throws EngineError BACKFILL_REFUSED; others: another run goes on behind the last page that is durable
    */
-  async run(): Promise<'done' | 'waiting'> {
+  async run(): Promise<RunEnd> {
     const { signal, windows } = this.#source
     this.#signal.addEventListener('abort', () => this.#session.close())
     try {
@@ -167,12 +192,12 @@ export class BackfillRun {
     }
   }
 
-  async #readAll(): Promise<'done' | 'waiting'> {
+  async #readAll(): Promise<RunEnd> {
     const { windows } = this.#source
     await this.#session.begin(windows, this.#signal)
     let table = await this.#describe()
     await refuseHeavyPages(this.#session, table, this.#backfill)
-    const rows = this.#processed === 0 ? await estimateRows(this.#session, table) : undefined
+    const rows = this.#processed === 0 ? await this.#estimate(table) : undefined
     await this.#session.end()
     if (rows !== undefined) await this.#keeper.counted(rows)
     if (this.#orderedBy !== table.orderedBy) {
@@ -181,7 +206,10 @@ export class BackfillRun {
     }
     let begun = this.#begin(table)
     for (let isRead = false; !isRead || this.#again.size > 0;) {
-      await this.#keeper.room(this.#signal)
+      if (!(await this.#goesOn(AWAY_MS))) {
+        await Promise.all(this.#open)
+        return 'held'
+      }
       const page = await begun
       if (!page) return 'waiting'
       await this.#session.begin(windows, this.#signal)
@@ -198,6 +226,16 @@ export class BackfillRun {
     }
     if (this.#newest) await this.#save(this.#newest, null)
     return 'done'
+  }
+
+  /** @returns about how many rows there are; undefined: it takes too long to say, for the condition does. Pages of it need not */
+  async #estimate(table: SourceTable): Promise<number | undefined> {
+    try {
+      return await estimateRows(this.#session, table)
+    } catch (error) {
+      if (sqlstateOf(error) === TIMED_OUT) return undefined
+      throw error
+    }
   }
 
   /** Opens a page: its window begins where its low mark stands. @returns undefined: the sink has no stream of its own there */
@@ -230,13 +268,13 @@ export class BackfillRun {
     const add: OnCopiedRow = (bytes, view, from, to) => {
       const change = rows.add(bytes, view, from, to)
       count++
-      if (rows.bytes < SLICE_BYTES && count < limit) return true
+      if (rows.bytes < SLICE_BYTES && rows.count < this.#granted && count < limit) return true
       const place = rows.place(rows.count - 1)
       const after = place === undefined ? columns.map((column) => change.row.text(column) ?? '') : [place, end]
       this.#after = after
       this.#release(page, { rows, after })
       rows = this.#rowsOf(table, page.stream)
-      return this.#mayReadOn()
+      return this.#goesOn(HELD_MS)
     }
     try {
       const isWhole = await this.#session.copy(pageQuery(table, this.#after, limit), add, (pid) => this.#cancel(pid))
@@ -251,17 +289,20 @@ export class BackfillRun {
     }
   }
 
-  /** @returns false: the page ends here */
-  async #mayReadOn(): Promise<boolean> {
-    const go = async () => {
-      if (this.#open.length >= MAX_OPEN) await this.#open[0]
-      await this.#keeper.room(this.#signal)
-      return true
-    }
-    const held = Promise.withResolvers<boolean>()
-    const timer = setTimeout(held.resolve, HELD_MS, false)
+  /** @returns whether more may be read; false: not within that time */
+  async #goesOn(withinMs: number): Promise<boolean> {
+    const late = new AbortController()
+    const timer = setTimeout(() => late.abort(), withinMs)
+    const signal = AbortSignal.any([this.#signal, late.signal])
+    this.#granted = Infinity // what has arrived already belongs to the next slice
     try {
-      return await Promise.race([go(), held.promise])
+      if (this.#open.length >= MAX_OPEN) await this.#open[0]
+      await this.#keeper.mayRead(signal)
+      this.#granted = await this.#keeper.room(signal)
+      return true
+    } catch (error) {
+      if (late.signal.aborted && !this.#signal.aborted) return false
+      throw error
     } finally {
       clearTimeout(timer)
     }
@@ -283,7 +324,10 @@ export class BackfillRun {
   #release(page: BegunPage, slice: Slice): void {
     page.openSlices++
     const before = this.#open.at(-1)
-    const saved = this.#releaseNow(page, slice, before).finally(() => {
+    this.#keeper.read(slice.rows.count)
+    const joined = this.#keeper.releasing(slice.rows.count)
+    const saved = this.#releaseNow(page, slice, { before, joined }).finally(() => {
+      joined()
       page.openSlices--
       this.#closeRead(page)
       this.#spare.push(slice.rows)
@@ -293,26 +337,44 @@ export class BackfillRun {
     saved.then(done, () => undefined) // a failure stays, and ends the run
   }
 
-  async #releaseNow({ window, stream }: BegunPage, { rows, after, again = 0 }: Slice, before: Promise<void> | undefined): Promise<void> {
+  async #releaseNow(
+    { window, stream }: BegunPage,
+    { rows, after, again = 0 }: Slice,
+    { before, joined }: Readonly<{ before: Promise<void> | undefined; joined: () => void }>,
+  ): Promise<void> {
     const released = await this.#mark((mark) => {
       const { relation, identity } = rows.of.table
       const now = mark.ownStream(this.#sinkId, relation)
       if (window.isVoid || now?.target.topic !== stream.target.topic || now.actions !== stream.actions) return undefined
       if (!isSame(window.identity, identity)) return undefined
+      const { topic, partitions } = stream.target
+      const counts = new Int32Array(partitions)
+      const lasts = new Int32Array(partitions)
+      const add = (n: number) => {
+        const row = rows.row(n, idx++)
+        counts[row.partition]!++
+        lasts[row.partition] = row.idx
+        mark.add(row)
+      }
       let idx = 0
       for (let n = 0; n < rows.count; n++) {
         const key = window.isUntouched ? undefined : rows.key(n)
         const what = key === undefined ? undefined : window.of(key)
-        if (what === undefined) mark.add(rows.row(n, idx++))
+        if (what === undefined) add(n)
         else if (what === 'again' && key !== undefined) {
           const place = 'columns' in window.identity ? undefined : rows.place(n)
           if (place === undefined) this.#again.add(key)
           else if (this.#mayTry(place)) this.#again.add(place)
-          else mark.add(rows.row(n, idx++))
+          else add(n)
         }
       }
       for (const key of window.moved()) this.#again.add(key)
-      return { position: mark.position, added: idx }
+      const { position } = mark
+      const lastOf = (partition: number) => ({ ...position, idx: lasts[partition] ?? 0, part: PART.row })
+      const parts = new Map([...counts].flatMap((count, p) => (count > 0 ? [[p, { rows: count, last: lastOf(p) }] as const] : [])))
+      joined()
+      this.#keeper.added({ topic, partitions, bytes: rows.bytes, parts })
+      return { position, added: idx }
     })
     if (!released) throw interrupted('the table was emptied or changed, or the sink reads another stream or takes other actions')
     if (again === 0) this.#processed += rows.count

@@ -96,6 +96,9 @@ export function committed(d: Dispatcher, { inFlight, handedOut }: Commit): void 
   d.promised = laterRef(d.promised, handedOut)
 }
 
+/** Gives the greatest position up to which everything is finished or parked. */
+export const finishedUpTo = (d: Dispatcher): Position => acceptedBefore(d, d.window.base)
+
 /** Gives the greatest accepted position before a message of the window, which a restart from there begins with. */
 function acceptedBefore({ window: w, accepted }: Dispatcher, seq: number): Position {
   if (seq >= w.end) return accepted

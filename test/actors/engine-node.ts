@@ -1,5 +1,6 @@
 /** The engine as one of several processes on one state database and one log: with its registry, its notices and its
  *  watch of what is stored. */
+import type { BackfillLimits } from '../../engine/backfill/backfill-limits.ts'
 import { Engine } from '../../actors/engine.ts'
 import { watchConfig } from '../../actors/config-watch.ts'
 import type { Health } from '../../engine/status.ts'
@@ -35,6 +36,7 @@ export type NodeOptions = Readonly<{
   /** another log than the one that nodes of the state database share here */
   openLog?: (query: Store['query']) => Promise<Log>
   lookEveryMs?: number
+  backfillLimits?: Partial<BackfillLimits>
 }>
 
 export interface EngineNode extends AsyncDisposable {
@@ -55,7 +57,14 @@ export interface EngineNode extends AsyncDisposable {
   stop(): Promise<void>
 }
 
-export async function startNode({ name, state, hears = true, openLog, lookEveryMs = 5_000 }: NodeOptions): Promise<EngineNode> {
+export async function startNode({
+  name,
+  state,
+  hears = true,
+  openLog,
+  lookEveryMs = 5_000,
+  backfillLimits = {},
+}: NodeOptions): Promise<EngineNode> {
   await using parts = new AsyncDisposableStack()
   const store = parts.use(await openStore(state, 5, () => undefined))
   const log = parts.use(openLog ? new WatchedLog(await openLog(store.query)) : await sharedLog(state.database))
@@ -69,7 +78,7 @@ export async function startNode({ name, state, hears = true, openLog, lookEveryM
   const functions = new FunctionPool({ threads: 2, memoryMb: 512 })
   parts.defer(() => functions.stop())
   const egress = new Egress({ mode: 'private' })
-  const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions })
+  const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions, backfillLimits })
   const backfills = new BackfillEdits({ store, resources, takeIn: () => engine.reload() })
   const edits = new ResourceEdits({ store, resources, cache, takeIn: (stored) => engine.reload(stored) })
   parts.defer(() => engine.stop())

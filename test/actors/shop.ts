@@ -55,13 +55,14 @@ export class Shop implements AsyncDisposable {
     sinks: readonly string[],
     prepare?: (state: TestDatabase) => Promise<unknown>,
     openLog?: NodeOptions['openLog'],
+    backfillLimits: NodeOptions['backfillLimits'] = {},
   ): Promise<Shop> {
     await using stack = new AsyncDisposableStack()
     const state = stack.use(await createState())
     const db = stack.use(await createDatabase('create table item (id int primary key, name text); create table other (id int primary key)'))
     await applyYaml(state.connection, config(db, sinks))
     await prepare?.(state)
-    const options = { name: 'node', state: state.connection, ...(openLog && { openLog }) }
+    const options = { name: 'node', state: state.connection, backfillLimits, ...(openLog && { openLog }) }
     const node = stack.use(await startNode(options))
     for (const { name } of node.cache.sinks) await serving(node, name)
     return new Shop(stack.move(), node, { state, db }, options)

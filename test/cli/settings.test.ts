@@ -29,6 +29,7 @@ test('with nothing set, everything has its default and the state database is the
     token: undefined,
     functions: { threads: undefined, memoryMb: 512 },
     maxMessageMb: 64,
+    backfills: {},
     egress: { mode: 'private', allow: [] },
     databaseEgress: { mode: 'private', allow: [] },
     ignored: [],

@@ -43,6 +43,7 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
   }))
   const source = metrics.source(SOURCE, () => ({
     state: 'opening',
+    backfills: [],
     figures: undefined,
     slot: { lag: { retainedBytes: 3 * 1_048_576, confirmedBytes: 17 }, error: undefined },
     streams: [
@@ -57,7 +58,13 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     ],
   }))
   const down = { ...SOURCE, slotId: 'slot-2', databaseId: 'db-2' }
-  metrics.source(down, () => ({ state: 'waiting', figures: FIGURES, slot: { lag: undefined, error: new Error('away') }, streams: [] }))
+  metrics.source(down, () => ({
+    state: 'waiting',
+    figures: FIGURES,
+    slot: { lag: undefined, error: new Error('away') },
+    streams: [],
+    backfills: [],
+  }))
   sink.attempted(10, 6_000)
   sink.attempted(5, 3_000)
   sink.delivered(12, 20_000)

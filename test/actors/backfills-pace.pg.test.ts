@@ -1,0 +1,219 @@
+/** How backfills go beside the stream: what a sink that does not deliver is filled with, whose turn it is, and what they survive. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { Client } from 'pg'
+import { backfillsOf, type Backfill } from '../../engine/state/backfills.ts'
+import type { BackfillLimits } from '../../engine/backfill/backfill-limits.ts'
+import type { BackfillStatus } from '../../engine/status.ts'
+import { until } from '../waiting.ts'
+import { ITEMS, serving, Shop, upTo } from './shop.ts'
+
+const item = (more: Record<string, unknown> = {}) => ({ table: 'public.item', max_timeout_ms: 5_000, ...more })
+
+const sinkOf = (shop: Shop, name: string) => shop.node.cache.sinks.find((sink) => sink.name === name) ?? assert.fail(name)
+
+async function start(shop: Shop, name: string, settings: readonly ReturnType<typeof item>[] = [item()]): Promise<Backfill> {
+  const [begun] = await shop.node.backfills.start(sinkOf(shop, name), settings)
+  return begun ?? assert.fail('none was begun')
+}
+
+const newest = async (shop: Shop, name: string) =>
+  (await backfillsOf(shop.node.store.query, shop.id(name)))[0] ?? assert.fail(`${name} has no backfill`)
+
+const ended = (shop: Shop, name: string, state: Backfill['state'] = 'completed') =>
+  until(`the backfill of ${name} is ${state}`, async () => {
+    const found = await newest(shop, name)
+    return found.state === state && found
+  })
+
+/** A backfill as `/info` shows it. */
+const shown = (shop: Shop, id: string) => shop.node.engine.actors().find((actor) => actor.id === `backfill/${id}`)
+
+const shownAs = (shop: Shop, id: string, state: BackfillStatus['state']) =>
+  until(
+    () => `the backfill is ${state}, and not ${shown(shop, id)?.state}`,
+    () => shown(shop, id)?.state === state,
+  )
+
+/** Reads what comes until a backfill has ended, and what is there then. @returns ids of rows that were read, in order */
+async function readAll(shop: Shop, name: string): Promise<number[]> {
+  const ids: number[] = []
+  await until(`the backfill of ${name} is completed`, async () => {
+    ids.push(...(await shop.take(name, 1_000, 20)))
+    return (await newest(shop, name)).state === 'completed'
+  })
+  for (let more = [0]; more.length > 0; ids.push(...more)) more = await shop.take(name, 1_000, 500)
+  return ids.sort((a, b) => a - b)
+}
+
+async function opened(rows: number, { sinks = [`name: a, ${ITEMS}`], limits = {} as Partial<BackfillLimits> } = {}): Promise<Shop> {
+  const shop = await Shop.open(sinks, undefined, undefined, limits)
+  await shop.insert(1, rows)
+  for (const { name } of shop.node.cache.sinks) await shop.take(name, rows)
+  return shop
+}
+
+test('a sink that is paused is filled up to the bound, and its backfill goes on when messages are delivered', async () => {
+  await using shop = await opened(12_000, { limits: { maxPending: 4_000 } })
+  await shop.node.edits.update('sink', shop.id('a'), { status: 'paused' })
+  const { id } = await start(shop, 'a')
+  await shownAs(shop, id, 'waiting')
+  const { rowsIngested, rowsProcessed } = await newest(shop, 'a')
+  assert.ok(rowsIngested > 2_000 && rowsIngested <= 8_000, `${rowsIngested} rows were added`)
+  assert.equal(rowsProcessed, rowsIngested)
+  assert.match(String(shown(shop, id)?.details?.cause), /takes no more for now/)
+  await shop.node.edits.update('sink', shop.id('a'), { status: 'active' })
+  assert.deepEqual(await readAll(shop, 'a'), upTo(1, 12_000))
+  const { rowsProcessed: all } = await newest(shop, 'a')
+  assert.equal(all, 12_000)
+})
+
+test('a sink whose client has gone is filled as a paused one is', async () => {
+  await using shop = await opened(6_000)
+  await start(shop, 'a')
+  await ended(shop, 'a')
+  assert.deepEqual(await readAll(shop, 'a'), upTo(1, 6_000))
+})
+
+test('a backfill that its sink holds up holds up none of another sink, and those of one sink go in turn', async () => {
+  const sinks = [`name: slow, ${ITEMS}`, `name: quick, ${ITEMS}`]
+  await using shop = await opened(5_000, { sinks, limits: { atOnce: 1, maxPending: 1_000 } })
+  await shop.node.edits.update('sink', shop.id('slow'), { status: 'paused' })
+  const { id } = await start(shop, 'slow')
+  await shownAs(shop, id, 'waiting')
+  await start(shop, 'quick')
+  assert.deepEqual(await readAll(shop, 'quick'), upTo(1, 5_000))
+  assert.equal((await newest(shop, 'slow')).state, 'active')
+})
+
+test('rows a second are bounded', async () => {
+  await using shop = await opened(2_000, { limits: { rowsPerSecond: 1_000 } })
+  const startedAt = performance.now()
+  await start(shop, 'a')
+  assert.deepEqual(await readAll(shop, 'a'), upTo(1, 2_000))
+  assert.ok(performance.now() - startedAt > 1_500, 'it took as long as the bound asks')
+})
+
+for (const [what, to, back] of [
+  ['paused by its user', 'paused', 'active'],
+  ['of a sink that is disabled', 'disabled', 'enabled'],
+] as const)
+  test(`a backfill that is ${what} reads no more, and goes on behind its last durable page`, async () => {
+    await using shop = await opened(8_000, { limits: { rowsPerSecond: 4_000 } })
+    const { id } = await start(shop, 'a')
+    const before = await until('some of it is durable', async () => {
+      const { rowsProcessed } = await newest(shop, 'a')
+      return rowsProcessed > 0 && rowsProcessed
+    })
+    const move = (state: typeof to | typeof back) =>
+      state === 'paused' || state === 'active'
+        ? shop.node.backfills.move(sinkOf(shop, 'a'), id, { state })
+        : shop.node.edits.update('sink', shop.id('a'), { status: state === 'disabled' ? 'disabled' : 'active' })
+    await move(to)
+    await until('it is not read any more', () => shown(shop, id) === undefined)
+    const { rowsProcessed } = await newest(shop, 'a')
+    assert.ok(rowsProcessed >= before && rowsProcessed < 8_000, `${rowsProcessed} rows were read`)
+    await move(back)
+    const ids = new Set(await readAll(shop, 'a'))
+    const held = to === 'disabled' ? rowsProcessed : 0 // what a disabled sink had not got yet is not for it
+    assert.ok(ids.size >= 8_000 - held, `${ids.size} rows have come, ${rowsProcessed} were read before`)
+    assert.equal((await newest(shop, 'a')).rowsProcessed, 8_000)
+  })
+
+test('a backfill of a sink that is deleted ends without a word of trouble', async () => {
+  await using shop = await opened(8_000, { limits: { rowsPerSecond: 2_000 } })
+  const { id } = await start(shop, 'a')
+  await until('some of it is durable', async () => (await newest(shop, 'a')).rowsProcessed > 0)
+  await shop.node.edits.delete('sink', shop.id('a'))
+  await until('it is not read any more', () => shown(shop, id) === undefined)
+  const lines = shop.node.lines.filter(({ level, backfill }) => backfill === id && (level === 'warn' || level === 'error'))
+  assert.deepEqual(lines, [])
+})
+
+/** What may happen to the session that reads. */
+const SESSION = `application_name like 'tailrace backfill%'`
+const TROUBLES: Readonly<Record<string, (shop: Shop, admin: Client) => Promise<unknown>>> = {
+  'its query is cancelled': (_, admin) => admin.query(`select pg_cancel_backend(pid) from pg_stat_activity where ${SESSION}`),
+  'its session is ended': (_, admin) => admin.query(`select pg_terminate_backend(pid) from pg_stat_activity where ${SESSION}`),
+  'its table is locked for longer than it waits': async (_, admin) => {
+    await admin.query('begin')
+    await admin.query('lock table item in access exclusive mode')
+    await admin.query('select pg_sleep(3)')
+    await admin.query('rollback')
+  },
+}
+for (const [what, happens] of Object.entries(TROUBLES))
+  test(`a backfill goes on at its page when ${what}`, async () => {
+    await using shop = await opened(12_000, { limits: { rowsPerSecond: 5_000 } })
+    const admin = await shop.db.connect()
+    const { id } = await start(shop, 'a')
+    const ids: number[] = []
+    await until('some of it is durable', async () => {
+      ids.push(...(await shop.take('a', 1, 50)))
+      return (await newest(shop, 'a')).rowsProcessed > 0
+    })
+    const happening = happens(shop, admin)
+    ids.push(...(await readAll(shop, 'a')))
+    await happening
+    assert.deepEqual(
+      [...new Set(ids)].sort((a, b) => a - b),
+      upTo(1, 12_000),
+      'nothing is missing',
+    )
+    assert.ok(ids.length < 12_000 + 6_000, `${ids.length - 12_000} rows have come again`)
+    const { rowsProcessed, error } = await newest(shop, 'a')
+    assert.deepEqual([rowsProcessed, error], [12_000, undefined])
+    assert.equal(shop.node.lines.filter((line) => line.backfill === id && line.message === 'a backfill is completed').length, 1)
+    await admin.end().catch(() => undefined)
+  })
+
+for (const setting of [
+  "statement_timeout = '100ms'",
+  "lock_timeout = '50ms'",
+  "idle_in_transaction_session_timeout = '50ms'",
+  "idle_session_timeout = '50ms'",
+  "transaction_timeout = '200ms'",
+])
+  test(`a role with ${setting} reads all`, async () => {
+    await using shop = await opened(6_000)
+    await shop.db.query(`alter database ${JSON.stringify(shop.db.connection.database)} set ${setting}`)
+    await start(shop, 'a')
+    assert.deepEqual(await readAll(shop, 'a'), upTo(1, 6_000))
+    const lines = shop.node.lines.filter(({ message }) => message === 'a backfill goes on behind its last durable page')
+    assert.ok(lines.length <= 1, JSON.stringify(lines))
+  })
+
+test('a page that takes longer than max_timeout_ms is read in smaller ones', async () => {
+  await using shop = await opened(1_500)
+  await shop.db.query('analyze item')
+  await shop.db.query(
+    `create function slowly(int) returns boolean language plpgsql as $$ begin perform pg_sleep(0.0005); return true; end $$`,
+  )
+  await start(shop, 'a', [item({ where: 'slowly(id)', max_timeout_ms: 200 })])
+  assert.deepEqual(await readAll(shop, 'a'), upTo(1, 1_500))
+})
+
+test('one failing table does not stop others, and says why', async () => {
+  await using shop = await opened(3_000)
+  await start(shop, 'a', [item({ table: 'public.none' }), item()])
+  assert.deepEqual(await readAll(shop, 'a').catch(() => []), upTo(1, 3_000))
+  const failed = (await backfillsOf(shop.node.store.query, shop.id('a'))).find(({ table }) => table === 'public.none')
+  assert.equal(failed?.state, 'failed')
+  assert.match(failed?.error?.message ?? '', /does not take public.none/)
+})
+
+test('what begins, goes on and ends is said with tables, rows and seconds, never with values', async () => {
+  await using shop = await opened(2_000)
+  const { id } = await start(shop, 'a')
+  await readAll(shop, 'a')
+  await serving(shop.node, 'a')
+  const lines = shop.node.lines.filter(({ backfill }) => backfill === id)
+  assert.deepEqual(
+    lines.map(({ message }) => message),
+    ['a backfill begins', 'a backfill is completed'],
+  )
+  const { table, rows, added, seconds } = lines[1] ?? {}
+  assert.deepEqual([table, rows, added, typeof seconds], ['public.item', 2_000, 2_000, 'number'])
+  const text = await shop.node.metrics.text()
+  for (const name of ['rows_read', 'rows_added']) assert.match(text, new RegExp(`tailrace_backfill_${name}_count{.*} 2000\\n`))
+})
