@@ -6,6 +6,7 @@
  * the sink is to receive, put into a new routing version that takes effect where its mark stands in the source's log. An
  * edit of what decides the stream that it reads begins another generation, which is delivered after the former one.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import {
@@ -77,6 +78,7 @@ type EngineOptions = Readonly<{
 }>
 
 const FORMER_LOOK_MS = 1_000
+const ROUNDS_END_MS = 5_000
 const MB = 1024 * 1024
 
 /** The calls that a process passes to its own engine when another process of the cluster makes them. */
@@ -154,6 +156,8 @@ export class Engine {
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
     await this.#functions.close()
+    // what works on the log has to be done with it before it is closed, but nothing of it is worth a stop that lasts
+    await Promise.race([Promise.all([this.#oldTopics.ended, this.#trimming.ended]), delay(ROUNDS_END_MS, undefined, { ref: false })])
   }
 
   /** @returns undefined: no actor of that pull sink runs here at the moment */

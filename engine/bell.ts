@@ -36,10 +36,16 @@ export abstract class Rounds extends Bell implements Disposable {
   readonly #ended = new AbortController()
   protected readonly signal: AbortSignal = this.#ended.signal
   #isFailing = false
+  #running: Promise<void> = Promise.resolve()
 
   /** Begins with a round. */
   start(): void {
-    void this.#run()
+    this.#running = this.#run()
+  }
+
+  /** Settles when it has been disposed of and its last round is over. */
+  get ended(): Promise<void> {
+    return this.#running
   }
 
   [Symbol.dispose](): void {

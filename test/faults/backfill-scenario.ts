@@ -30,7 +30,7 @@ export type Held = Readonly<{
 const ROWS = LONG ? 200_000 : 20_000
 const KILLS = LONG ? 21 : 3
 /** A tenth of the rows are changed, and more. */
-const PER_SECOND = LONG ? 400 : 600
+const PER_SECOND = LONG ? 400 : 300
 const WITHIN_MS = 600_000
 
 export const TABLE = 'public.item'
@@ -171,7 +171,7 @@ export async function kafkaLog(): Promise<Readonly<Record<string, string>>> {
   const brokers = (await kafkaBrokers()).join(',')
   const vaultKey = Buffer.alloc(32, 7).toString('base64')
   const prefix = `backfills${randomBytes(4).toString('hex')}.`
-  return { KAFKA_BROKERS: brokers, KAFKA_TOPIC_PREFIX: prefix, KAFKA_SESSION_TIMEOUT_MS: '1500', VAULT_KEY: vaultKey }
+  return { KAFKA_BROKERS: brokers, KAFKA_TOPIC_PREFIX: prefix, KAFKA_SESSION_TIMEOUT_MS: '4000', VAULT_KEY: vaultKey }
 }
 
 type Pulled = Readonly<{ take: (message: Told) => void; clients: number }>
