@@ -39,6 +39,7 @@ import { beginSink, type SinkHome } from './begin-sink.ts'
 import { beginSource, type SourceHome } from './source/begin-source.ts'
 import { OldTopicsSweep } from './old-topics-sweep.ts'
 import type { DeliveringSink } from './source/sink-room.ts'
+import { FailedBackfills } from './source/failed-backfills.ts'
 import { PublicationWatch } from './source/publication-watch.ts'
 import { readinessOf, type Readiness } from './readiness.ts'
 import { Replays, type Holder, type Replayed } from './sink/replays.ts'
@@ -97,6 +98,7 @@ export class Engine {
   readonly #replays: Replays
   readonly #backfills: BackfillEdits
   readonly #publications: PublicationWatch
+  readonly #failedBackfills: FailedBackfills
   readonly #functions: SinkFunctions
   readonly #recent = new RecentMessages()
   readonly #memory = new ReadMemory(READ_MEMORY_BYTES)
@@ -127,6 +129,7 @@ export class Engine {
       whileStopped: (sinkId, work) => this.#replays.whileStopped(sinkId, () => this.#holders(sinkId), work),
       copied: () => this.#oldTopics.ring(),
     })
+    this.#failedBackfills = new FailedBackfills(options.store.query)
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
     this.#replays = new Replays({ store: options.store, log: options.log, logger: options.logger })
     this.#backfills = new BackfillEdits({ store: options.store, resources: options.resources, takeIn: () => this.reload() })
@@ -143,6 +146,7 @@ export class Engine {
     this.#oldTopics.start()
     this.#trimming.start()
     this.#publications.start()
+    this.#failedBackfills.start()
   }
 
   /** Sources first, then sinks: what was appended last can still be committed. */
@@ -153,6 +157,7 @@ export class Engine {
     this.#oldTopics[Symbol.dispose]()
     this.#trimming[Symbol.dispose]()
     this.#publications[Symbol.dispose]()
+    this.#failedBackfills[Symbol.dispose]()
     this.#supervisor.send({ type: 'stop' })
     await waitFor(this.#supervisor, (snapshot) => snapshot.status === 'done', { timeout: Infinity })
     await this.#functions.close()
@@ -336,6 +341,7 @@ export class Engine {
     for (const source of this.#sources.values()) source.backfills.look()
     this.#applied = now
     this.#appliedPrint = now.print
+    this.#failedBackfills.ring()
     if (changes.reselected) this.#publications.ring() // it asks each source on a session of its own
   }
 
@@ -488,7 +494,7 @@ export class Engine {
     const truncated = isKeyed(sink.destination) && published.error === undefined ? source?.truncationCheck(id) : undefined
     const configuration = this.#functions.check(sink) ?? source?.routingCheck() ?? truncated ?? published
     const unknown = this.#oldTopics.check()
-    const backfills = source?.backfills.checks(id) ?? []
+    const backfills = [...(source?.backfills.checks(id) ?? []), ...this.#failedBackfills.checks(id)]
     const checks = [
       configuration,
       ...running.health(),

@@ -200,6 +200,10 @@ test('one failing table does not stop others, and says why', async () => {
   const failed = (await backfillsOf(shop.node.store.query, shop.id('a'))).find(({ table }) => table === 'public.none')
   assert.equal(failed?.state, 'failed')
   assert.match(failed?.error?.message ?? '', /does not take public.none/)
+  const { status, error } = await until('the health of the sink tells of it', async () =>
+    (await shop.node.health('a'))?.checks.find(({ name }) => name === 'Backfill'),
+  )
+  assert.deepEqual([status, error?.code], ['warning', 'BACKFILL_FAILED'])
 })
 
 test('what begins, goes on and ends is said with tables, rows and seconds, never with values', async () => {
