@@ -53,7 +53,7 @@ class Taker {
       await this.take(10)
       return ended(await this.newest())
     })
-    while ((await this.take(500)) > 0);
+    await until('nothing more comes', async () => (await this.take(500)) === 0)
     return backfill
   }
 }
@@ -184,7 +184,7 @@ for (const { name, ddl } of KEYLESS)
       row.name,
     ])
     await until('the sink has the rows of the table', async () => (await taker.take(100), isDeepStrictEqual(folded(taker.messages), rows)))
-    while ((await taker.take(500)) > 0);
+    await until('nothing more comes', async () => (await taker.take(500)) === 0)
     assert.deepEqual(folded(taker.messages), rows)
     assert.ok(taker.messages.filter(({ action }) => action === 'read').length >= count / 3)
   })

@@ -54,7 +54,12 @@ export class SearchIndex implements AsyncDisposable {
     await this.ask('POST', '/_refresh')
     const found: Stored[] = []
     for (let after: readonly unknown[] | undefined; ;) {
-      const page = { size: PAGE, version: true, sort: ['_seq_no'], ...(after && { search_after: after }) }
+      const page = {
+        size: PAGE,
+        version: true,
+        sort: [{ _seq_no: { order: 'asc', unmapped_type: 'long' } }],
+        ...(after && { search_after: after }),
+      }
       const { hits } = (await this.ask('POST', '/_search', page)) as {
         hits: { hits: { _id: string; _version: number; _source: Record<string, unknown>; sort: readonly unknown[] }[] }
       }
