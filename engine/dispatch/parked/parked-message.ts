@@ -19,48 +19,53 @@ type ParkedFields = Readonly<{
 /** A view of one parked message. */
 export class ParkedMessage implements MessageView {
   readonly buffer: Buffer
-  readonly #fields: ParkedFields
+  readonly #facts: Omit<ParkedFields, 'key' | 'groupKey' | 'body'>
+  readonly #keyLength: number
+  readonly #groupKeyLength: number
 
-  constructor(fields: ParkedFields) {
-    this.#fields = fields
-    this.buffer = Buffer.concat([fields.key, fields.groupKey, fields.body])
+  /** What the message is made of may be a part of a pack, and is copied: the message is kept when the pack is not. */
+  constructor({ key, groupKey, body, ...facts }: ParkedFields) {
+    this.#facts = facts
+    this.#keyLength = key.length
+    this.#groupKeyLength = groupKey.length
+    this.buffer = Buffer.concat([key, groupKey, body])
   }
 
   position(): Position {
-    return this.#fields.position
+    return this.#facts.position
   }
   part(): Part {
-    return this.#fields.position.part
+    return this.#facts.position.part
   }
   action(): ActionCode {
-    return this.#fields.action
+    return this.#facts.action
   }
   flags(): number {
-    return this.#fields.flags
+    return this.#facts.flags
   }
   relation(): number {
-    return this.#fields.relation
+    return this.#facts.relation
   }
   group(): number {
-    return this.#fields.group
+    return this.#facts.group
   }
   xid(): number {
-    return this.#fields.xid
+    return this.#facts.xid
   }
   commitTimeUs(): number {
-    return this.#fields.commitTimeUs
+    return this.#facts.commitTimeUs
   }
   keyStart(): number {
     return 0
   }
   keyEnd(): number {
-    return this.#fields.key.length
+    return this.#keyLength
   }
   groupKeyStart(): number {
-    return this.#fields.key.length
+    return this.#keyLength
   }
   groupKeyEnd(): number {
-    return this.#fields.key.length + this.#fields.groupKey.length
+    return this.#keyLength + this.#groupKeyLength
   }
   bodyStart(): number {
     return this.groupKeyEnd()

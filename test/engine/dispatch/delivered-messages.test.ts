@@ -1,10 +1,15 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { DeliveredMessages, type DeliveredTogether } from '../../../engine/dispatch/delivered-messages.ts'
 import { bodyOf } from '../../../engine/dispatch/parked/message-records.ts'
 import { Pack } from '../../../engine/log/pack.ts'
 import { packOf } from '../../actors/sink-fixture.ts'
+import { until } from '../../waiting.ts'
 
+setFlagsFromString('--expose-gc')
+const collect = runInNewContext('gc') as () => void
 const SINK_ID = '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01'
 const together = (fields: Partial<DeliveredTogether> = {}): DeliveredTogether => ({
   ...{ generation: 1, partition: 0, at: Date.parse('2025-02-03T04:05:06Z'), tries: 1, formerAttempts: [], bytes: 100 },
@@ -63,6 +68,24 @@ test('large messages, and few of large packs, stay within some megabytes', ({ mo
   assert.ok(sparse.bytes < 5_000_000, String(sparse.bytes))
   assert.equal(sparse.size, 500)
   assert.deepEqual(sparse.list(2).map(({ record_pks }) => record_pks[0]), ['g99807', 'g99607']) // prettier-ignore
+})
+
+test('of a large message that is known without its content its pack does not stay in memory', async ({ mock }) => {
+  mock.timers.enable({ apis: ['setTimeout'] })
+  const list = new DeliveredMessages(SINK_ID, 'delivered', false)
+  const packs: WeakRef<ArrayBufferLike>[] = []
+  for (let offset = 0; offset < 20; offset++) {
+    const view = pack(1, 1_000_000, offset)
+    packs.push(new WeakRef(view.buffer.buffer))
+    list.add(messagesOf(view, offset, [0]), together())
+  }
+  mock.timers.tick(1_000)
+  assert.equal(list.size, 20)
+  const left = () => {
+    collect()
+    return packs.filter((each) => each.deref() !== undefined).length
+  }
+  await until('the packs are let go of, but for the few megabytes that may be held', () => left() <= 4, { withinMs: 10_000 })
 })
 
 test('packs whose messages many requests delivered in turns are held once, and nothing is copied out of them', ({ mock }) => {
