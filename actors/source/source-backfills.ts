@@ -137,6 +137,7 @@ export class SourceBackfills {
     this.#ended = new AbortController()
     this.#strain = new SourceStrain({ query: run.query, slot: slot.name, maxStandbyLagBytes })
     this.#rooms.clear()
+    this.#windows.begin()
     this.look()
   }
 

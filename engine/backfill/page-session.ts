@@ -8,7 +8,7 @@ import { EngineError } from '../errors.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import type { Query } from '../postgres/query.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
-import { CommitGate, SNAPSHOT_COLUMNS } from '../wal/connection/commit-gate.ts'
+import { CommitGate, COMMITTING_QUERY, SNAPSHOT_COLUMNS } from '../wal/connection/commit-gate.ts'
 import { ReplicationWire } from '../wal/connection/replication-wire.ts'
 import { sourceClient } from '../wal/connection/source-client.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
@@ -92,6 +92,10 @@ export class PageSession {
    */
   async begin(windows: Windows, signal: AbortSignal): Promise<void> {
     const until = performance.now() + VISIBLE_MS
+    if (!windows.isPastKnown) {
+      const { rows } = await this.#client.query<{ xid: string }>(COMMITTING_QUERY)
+      windows.tellPast(rows.map(({ xid }) => Number(xid)))
+    }
     for (let looks = 0; ; looks++) {
       const streamed = windows.streamed
       await this.#client.query('begin isolation level read committed read only')

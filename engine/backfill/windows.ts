@@ -128,6 +128,23 @@ export class Windows implements ChangeWatcher {
   readonly #open = new Map<number, Set<Window>>()
   /** streamed, and perhaps not visible yet */
   #streamed: number[] = []
+  #isPastKnown = false
+
+  /** A run of the source begins: what was streamed before may have been streamed elsewhere. */
+  begin(): void {
+    this.#isPastKnown = false
+  }
+
+  /** Whether `streamed` has what was streamed before the run, too. */
+  get isPastKnown(): boolean {
+    return this.#isPastKnown
+  }
+
+  /** Tells which transactions of before the run are not visible yet. */
+  tellPast(xids: readonly number[]): void {
+    for (const xid of xids) this.committed(xid)
+    this.#isPastKnown = true
+  }
 
   open(window: Window): void {
     const open = this.#open.get(window.relation) ?? new Set()

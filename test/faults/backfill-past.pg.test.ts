@@ -24,7 +24,7 @@ const TABLE = `create table item (id int primary key, name text); insert into it
 const FIRST = 1_000
 const MAX_TIMEOUT_MS = 10_000
 
-/** A service with one sink, what that has brought, and a backfill that has begun. */
+/** A service with one sink, and what that has brought. */
 class Copying implements AsyncDisposable {
   readonly service: Service
   readonly state: TestDatabase
@@ -38,17 +38,25 @@ class Copying implements AsyncDisposable {
     this.state = state
   }
 
-  static async begin(source: Connection, resources: AsyncDisposableStack): Promise<Copying> {
+  static async start(source: Connection, resources: AsyncDisposableStack): Promise<Copying> {
     const state = resources.use(await createState())
     const options = { source, stateUrl: state.url, sinks: [{ name: 'items', tables: ['public.item'], partitions: 1 }] }
     const service = resources.use(await Service.prepare(options))
     const copying = resources.use(new Copying(service, state))
     await service.startReady()
-    const asked = { table: 'public.item', where: SLOW, max_timeout_ms: MAX_TIMEOUT_MS }
-    const { status, body } = await service.post('/api/sinks/items/backfills', asked)
-    assert.ok(status < 300, JSON.stringify(body))
-    await copying.reached(FIRST)
     return copying
+  }
+
+  /** Begins a slow backfill, of which the first page is durable. */
+  async backfill(): Promise<void> {
+    await this.post({ where: SLOW })
+    await this.reached(FIRST)
+  }
+
+  async post(asked: object): Promise<void> {
+    const all = { table: 'public.item', max_timeout_ms: MAX_TIMEOUT_MS, ...asked }
+    const { status, body } = await this.service.post('/api/sinks/items/backfills', all)
+    assert.ok(status < 300, JSON.stringify(body))
   }
 
   receive(): void {
@@ -70,10 +78,13 @@ class Copying implements AsyncDisposable {
     return until(`row ${row} is read`, async () => (await this.read()) >= row, { service: this.service })
   }
 
+  async isDone(): Promise<boolean> {
+    return (await this.state.query(`select from tailrace.backfill where state = 'completed'`)).length > 0
+  }
+
   /** Settles when the backfill is completed and the rows are those of the table. */
   async holds(query: (sql: string) => Promise<readonly Row[]>): Promise<void> {
-    const isDone = async () => (await this.state.query(`select from tailrace.backfill where state = 'completed'`)).length > 0
-    await until('the backfill is completed', isDone, { service: this.service })
+    await until('the backfill is completed', () => this.isDone(), { service: this.service })
     const table = await query('select id, name from item')
     let found: string[] = []
     await until(
@@ -104,7 +115,8 @@ for (const binaries of machinePostgres().slice(-1))
     const source = resources.use(await createDatabase(TABLE, { server: primary.url }))
     const standby = resources.use(await primary.standby())
     const proxy = resources.use(await NetProxy.start({ host: '127.0.0.1', port: primary.port }))
-    const copying = await Copying.begin({ ...source.connection, port: proxy.port }, resources)
+    const copying = await Copying.start({ ...source.connection, port: proxy.port }, resources)
+    await copying.backfill()
     copying.receive()
     await source.query('checkpoint') // writes the slot to its file
     await untilReplayed(primary)
@@ -124,7 +136,8 @@ for (const binaries of machinePostgres().slice(-1))
 test('where a user accepts that changes are missing, a backfill begins anew', async () => {
   await using resources = new AsyncDisposableStack()
   const source = resources.use(await createDatabase(TABLE))
-  const copying = await Copying.begin(source.connection, resources)
+  const copying = await Copying.start(source.connection, resources)
+  await copying.backfill()
   const { service } = copying
   copying.receive()
   await service.kill()
@@ -142,13 +155,78 @@ test('where a user accepts that changes are missing, a backfill begins anew', as
 test('where the log was lost with rows that were not delivered, a backfill begins anew', async () => {
   await using resources = new AsyncDisposableStack()
   const source = resources.use(await createDatabase(TABLE))
-  const copying = await Copying.begin(source.connection, resources)
+  const copying = await Copying.start(source.connection, resources)
+  await copying.backfill()
   await copying.service.kill()
   await new LogFolder(copying.service).lose()
   await copying.accept('LOG_CHANGED')
   copying.receive()
   await copying.holds((sql) => source.query<Row>(sql))
 })
+
+/** Of what commits wait for, a role may see all or only its own. */
+const STREAMERS = [
+  { by: 'this process', isRestarted: false, role: undefined },
+  { by: 'a process that is gone', isRestarted: true, role: undefined },
+  { by: 'a process that is gone, as a role that sees no waits', isRestarted: true, role: 'plain' },
+] as const
+
+for (const { by, isRestarted, role } of STREAMERS)
+  test(`a row whose commit waits for a standby is read when it is visible, though it was streamed before by ${by}`, async () => {
+    await using resources = new AsyncDisposableStack()
+    const server = resources.use(await startPostgres())
+    const source = resources.use(await createDatabase(TABLE, { server: server.url }))
+    if (role)
+      await source.query(
+        `create role ${role} login replication password '${role}'; grant create on database ${source.name} to ${role};
+         create publication "${SLOT}_pub" for all tables; alter table item owner to ${role}`,
+      )
+    const connection = role ? { ...source.connection, username: role, password: role } : source.connection
+    const copying = await Copying.start(connection, resources)
+    const { service } = copying
+    copying.receive()
+    const writer = await source.connect() // waits: others have to go on
+    const letGo = async () => {
+      await source.query('alter system reset synchronous_standby_names')
+      await source.query('select pg_reload_conf()')
+    }
+    resources.defer(letGo)
+    await source.query(`alter system set synchronous_standby_names = 'nobody'`)
+    await source.query('select pg_reload_conf()')
+    const shown = async () =>
+      (await writer.query<{ all: string }>(`select current_setting('synchronous_standby_names') as all`)).rows[0]?.all
+    await until('commits wait for a standby', async () => (await shown()) === 'nobody')
+    const open = await source.connect()
+    if (!role) await open.query('begin; select pg_current_xact_id()') // is not waited for, where it is seen that it waits for nothing
+    const writing = writer.query(`update item set name = 'new' where id = 1`)
+    await until('the row is streamed', () => copying.rows.get('1')?.['name'] === 'new', { service })
+    if (isRestarted) {
+      const [end] = await source.query<{ lsn: string }>('select pg_current_wal_lsn()::text as lsn')
+      const confirmed = () =>
+        source.query('select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2', [SLOT, end?.lsn])
+      await until('it is confirmed', async () => (await confirmed()).length > 0, { service })
+      await service.kill()
+      await service.startReady()
+    }
+    await copying.post({})
+    const looks = new Set<number>()
+    await until(
+      'the backfill has looked often',
+      async () => {
+        const [session] = await source.query<{ at: Date }>(
+          `select query_start as at from pg_stat_activity where application_name like 'tailrace backfill%' and query_start is not null`,
+        )
+        if (session) looks.add(session.at.getTime())
+        return looks.size > 20 || (await copying.isDone())
+      },
+      { service },
+    )
+    assert.deepEqual(await source.query('select name from item where id = 1'), [{ name: 'n1' }], 'it is not visible')
+    assert.equal(copying.rows.size, 1, 'nothing is read yet')
+    await letGo()
+    await writing
+    await copying.holds((sql) => source.query<Row>(sql))
+  })
 
 async function untilReplayed(primary: TestServer): Promise<void> {
   await using client = await connect(primary, 'postgres')

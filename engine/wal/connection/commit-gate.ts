@@ -12,6 +12,22 @@ export const SNAPSHOT_COLUMNS = `pg_catalog.pg_current_snapshot()::text as snaps
 /** Holds a snapshot as SNAPSHOT_COLUMNS ask for it. */
 export type SnapshotRow = Readonly<{ snapshot?: unknown; age?: unknown }>
 
+/**
+ * Asks which transactions have written their commit and wait for a standby before they become visible: to whoever has not seen them
+ * stream. A role that may not see what others wait for gets all that run, if any commit may wait: it can't tell which ones do.
+ * Of a prepared transaction another backend waits, which has no number.
+ */
+export const COMMITTING_QUERY = `select w.backend_xid::pg_catalog.text as xid from pg_catalog.pg_stat_activity w
+    where w.wait_event operator(pg_catalog.=) 'SyncRep' and w.backend_xid is not null
+  union all
+  select p.transaction::pg_catalog.text from pg_catalog.pg_prepared_xacts p
+    where exists (select from pg_catalog.pg_stat_activity w where w.wait_event operator(pg_catalog.=) 'SyncRep' and w.backend_xid is null)
+  union all
+  select (r.xid::pg_catalog.text::pg_catalog.int8 operator(pg_catalog.&) 4294967295)::pg_catalog.text
+    from pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) r(xid)
+    where pg_catalog.current_setting('synchronous_standby_names') operator(pg_catalog.<>) ''
+      and not pg_catalog.pg_has_role('pg_read_all_stats', 'usage')`
+
 const PATIENCE_MS = 600_000
 const MAX_HIDDEN = 10_000
 
