@@ -69,16 +69,16 @@ export class ByteWriter {
     this.length = at + literal.length // the padding is overwritten by what follows
   }
 
-  /** Appends what another writer holds. */
-  append(other: ByteWriter): void {
-    const size = other.length
-    if (size >= NATIVE_APPEND_FROM_BYTES) return this.copy(other.buffer, 0, size)
+  /** Appends what another writer holds, or a part of it. */
+  append(other: ByteWriter, start = 0, end = other.length): void {
+    const size = end - start
+    if (size >= NATIVE_APPEND_FROM_BYTES) return this.copy(other.buffer, start, end)
     this.reserve(size + WORD_BYTES)
     other.reserve(WORD_BYTES)
     const from = other.words
     const to = this.words
     const at = this.length
-    for (let i = 0; i < size; i += WORD_BYTES) to.setBigInt64(at + i, from.getBigInt64(i, true), true)
+    for (let i = 0; i < size; i += WORD_BYTES) to.setBigInt64(at + i, from.getBigInt64(start + i, true), true)
     this.length = at + size
   }
 

@@ -7,7 +7,7 @@ import { ByteWriter, WriterFull } from '../byte-writer.ts'
 import { MESSAGE_FLAG } from '../log/pack.ts'
 import type { AddedRow, OwnStream } from '../wal/change-packer.ts'
 import { Change, groupHash, writeGroupKey, writeKeys } from '../wal/decode/change.ts'
-import { writeDiscardedReadHead, writeReadHead, writeReadTail } from '../wal/decode/change-writer.ts'
+import { ReadTail, writeDiscardedReadHead, writeReadHead } from '../wal/decode/change-writer.ts'
 import { malformed, textBytes } from '../wal/decode/tuple.ts'
 import type { SourceTable } from './source-table.ts'
 import { RowKeys } from './windows.ts'
@@ -15,7 +15,6 @@ import { RowKeys } from './windows.ts'
 /** Of each row: where it starts, the lengths of its keys, where its place belongs, where it ends, and flags. */
 const COLUMNS = 6
 
-const NOTHING = new Uint8Array(0)
 const TAB = 0x09
 
 /** What the rows of a slice are rendered for. */
@@ -35,9 +34,10 @@ export class PageRows {
   of: RowsFor
   readonly #bytes = new ByteWriter(64 * 1024)
   readonly #change = new Change()
+  readonly #tail: ReadTail
   readonly #row: { -readonly [N in keyof AddedRow]: AddedRow[N] } = {
     ...{ topic: '', partition: 0, idx: 0, relation: 0, flags: 0, group: 0 },
-    ...{ bytes: NOTHING, start: 0, place: 0, end: 0, keyLength: 0, groupKeyLength: 0 },
+    ...{ bytes: this.#bytes, start: 0, place: 0, end: 0, keyLength: 0, groupKeyLength: 0 },
   }
   /** by which keys the windows know the rows, where it is not their primary key */
   #keys: RowKeys | undefined
@@ -55,10 +55,11 @@ export class PageRows {
 
   constructor(of: RowsFor) {
     this.of = of
+    this.#tail = new ReadTail(of.backfill)
     this.begin(of)
   }
 
-  /** Serves another slice. */
+  /** Serves another slice of that backfill. */
   begin(of: RowsFor): this {
     const { relation, identity, identityColumns, order } = of.table
     const columns = identityColumns.map(({ index }) => index)
@@ -86,7 +87,7 @@ export class PageRows {
    * @throws EngineError MESSAGE_MALFORMED
    */
   add(bytes: Uint8Array, view: DataView, from: number, to: number): Change {
-    const { stream, backfill, table } = this.of
+    const { stream, table } = this.of
     const { relation } = table
     const columnsFrom = this.#isPlaced ? this.#readPlace(bytes, from, to) : from
     const change = this.#change.readCopied(relation, bytes, view, columnsFrom, to)
@@ -102,7 +103,7 @@ export class PageRows {
     const groupKeyLength = out.length - start - keyLength
     const isDiscarded = this.#renderHead(change)
     const at = out.length
-    writeReadTail(out, change, backfill, this.#named.length > 0 ? this.#named : `${table.orderedBy}:${this.#lying[n]}`)
+    this.#tail.write(out, change, this.#named.length > 0 ? this.#named : `${table.orderedBy}:${this.#lying[n]}`)
     this.#groups[n] = groupHash(change, target.grouping ? groupColumns : relation.key, 'new')
     const flags = MESSAGE_FLAG.read | (isDiscarded ? MESSAGE_FLAG.discarded : 0) | (target.grouping ? 0 : MESSAGE_FLAG.ungrouped)
     const places = this.#places
@@ -141,7 +142,6 @@ export class PageRows {
     row.idx = idx
     row.relation = table.relation.oid
     row.group = group
-    row.bytes = this.#bytes.buffer
     row.start = places[at] as number
     row.keyLength = places[at + 1] as number
     row.groupKeyLength = places[at + 2] as number

@@ -41,7 +41,7 @@ export type AddedRow = Readonly<{
   flags: number
   group: number
   /** primary key as JSON array text, group key when it differs, message without the place of its commit */
-  bytes: Uint8Array
+  bytes: ByteWriter
   start: number
   /** where in `bytes` the place belongs that it gets (@see ChangeWriter.writePlace) */
   place: number
@@ -419,9 +419,9 @@ export class ChangePacker implements PgoutputHandler<Said> {
       add: (row) => {
         const pack = this.#packing.pack(row.topic, row.partition, transaction)
         const { bodies } = pack.builder
-        bodies.copy(row.bytes, row.start, row.place)
+        bodies.append(row.bytes, row.start, row.place)
         this.#writer.writePlace(bodies, row.idx)
-        bodies.copy(row.bytes, row.place, row.end)
+        bodies.append(row.bytes, row.place, row.end)
         pack.builder.add(row.idx, PART.row, ACTION.read, row.relation, row.flags, row.group, row.keyLength, row.groupKeyLength)
         this.#packing.added(pack, transaction.commitTimeUs)
       },

@@ -181,34 +181,40 @@ export function writeDiscardedReadHead(out: ByteWriter, { relation }: Change, by
   out.literal(relation.tableMetadata)
 }
 
-/**
- * Writes the rest of such a message, behind its place. @param backfill its id: the idempotency key is of it and of the row
- * @param named the columns of a key of the row; or a text, of a row that has none
- */
-export function writeReadTail(out: ByteWriter, change: Change, backfill: string, named: readonly number[] | string): void {
-  const { row } = change
-  READ_KEY.reset()
-  READ_KEY.ascii(backfill)
-  if (typeof named === 'string') READ_KEY.ascii(`:${named}`)
-  else
-    for (const column of named) {
-      READ_KEY.byte(COLON)
-      if (row.kind[column] !== KIND.text) continue
-      const start = row.start[column] as number
-      const end = row.end[column] as number
-      READ_KEY.reserve(end - start)
-      for (let i = start; i < end; i++) READ_KEY.buffer[READ_KEY.length++] = row.bytes.getUint8(i)
-    }
-  out.literal(IDEMPOTENCY_KEY)
-  encode(out, READ_KEY.buffer, 0, READ_KEY.length)
-  out.literal(RECORD_PKS)
-  writeKeys(out, change, 'new')
-  out.literal(ANNOTATIONS)
-  out.literal(NULL)
-}
+/** Writes the rest of such messages of one backfill, behind their place. */
+export class ReadTail {
+  /** the idempotency key of a row: the backfill and the row's key, whose beginning all rows have in common */
+  readonly #key: KeyOfPrefix
 
-/** scratch */
-const READ_KEY = new ByteWriter(256)
+  /** @param backfill its id */
+  constructor(backfill: string) {
+    this.#key = new KeyOfPrefix()
+    this.#key.prefix.ascii(backfill)
+    this.#key.begin()
+  }
+
+  /** @param named the columns of a key of the row; or a text, of a row that has none */
+  write(out: ByteWriter, change: Change, named: readonly number[] | string): void {
+    const { row } = change
+    const rest = this.#key.rest()
+    if (typeof named === 'string') rest.ascii(`:${named}`)
+    else
+      for (const column of named) {
+        rest.byte(COLON)
+        if (row.kind[column] !== KIND.text) continue
+        const start = row.start[column] as number
+        const end = row.end[column] as number
+        rest.reserve(end - start)
+        for (let i = start; i < end; i++) rest.buffer[rest.length++] = row.bytes.getUint8(i)
+      }
+    out.literal(IDEMPOTENCY_KEY)
+    this.#key.write(out)
+    out.literal(RECORD_PKS)
+    writeKeys(out, change, 'new')
+    out.literal(ANNOTATIONS)
+    out.literal(NULL)
+  }
+}
 
 function writeValue(out: ByteWriter, tuple: Tuple, i: number, render: Render): void {
   const kind = tuple.kind[i]
@@ -249,33 +255,54 @@ function writeLsn(out: ByteWriter, lsn: Lsn): void {
 const BASE64 = Buffer.from('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/')
 const PADDING = 0x3d
 
-/** Base64 of `lsn:idx`, `history:lsn:idx`, and with `:t` behind it. The part that a transaction has in common is encoded once. */
+/** Base64 of `lsn:idx`, `history:lsn:idx`, and with `:t` behind it. */
 class IdempotencyKey {
-  readonly #plain = new ByteWriter(128)
-  #prefixLength = 0
-  readonly #encodedPrefix = new ByteWriter(128)
+  readonly #key = new KeyOfPrefix()
 
   begin(lsn: Lsn, history: number): void {
-    const plain = this.#plain
-    plain.reset()
+    const { prefix } = this.#key
+    prefix.reset()
     if (history > 0) {
-      plain.digits(history)
-      plain.byte(COLON)
+      prefix.digits(history)
+      prefix.byte(COLON)
     }
-    writeLsn(plain, lsn)
-    plain.byte(COLON)
-    this.#prefixLength = plain.length
-    this.#encodedPrefix.reset()
-    encode(this.#encodedPrefix, plain.buffer, 0, plain.length - (plain.length % 3))
+    writeLsn(prefix, lsn)
+    prefix.byte(COLON)
+    this.#key.begin()
   }
 
   write(out: ByteWriter, idx: number, isTombstone: boolean): void {
-    const plain = this.#plain
-    plain.length = this.#prefixLength
-    plain.digits(idx)
-    if (isTombstone) for (const byte of TOMBSTONE_MARK) plain.byte(byte)
-    out.append(this.#encodedPrefix)
-    encode(out, plain.buffer, this.#prefixLength - (this.#prefixLength % 3), plain.length)
+    const rest = this.#key.rest()
+    rest.digits(idx)
+    if (isTombstone) for (const byte of TOMBSTONE_MARK) rest.byte(byte)
+    this.#key.write(out)
+  }
+}
+
+/** Writes texts of one beginning in base64: what they have in common is encoded once. */
+class KeyOfPrefix {
+  /** what they begin with, until `begin` */
+  readonly prefix = new ByteWriter(128)
+  #prefixLength = 0
+  readonly #encoded = new ByteWriter(128)
+
+  begin(): void {
+    const { prefix } = this
+    this.#prefixLength = prefix.length
+    this.#encoded.reset()
+    encode(this.#encoded, prefix.buffer, 0, prefix.length - (prefix.length % 3))
+  }
+
+  /** @returns gets what stands behind the beginning */
+  rest(): ByteWriter {
+    this.prefix.length = this.#prefixLength
+    return this.prefix
+  }
+
+  write(out: ByteWriter): void {
+    const { prefix } = this
+    out.append(this.#encoded)
+    encode(out, prefix.buffer, this.#prefixLength - (this.#prefixLength % 3), prefix.length)
   }
 }
 

@@ -91,7 +91,7 @@ export class PageReader implements AsyncDisposable {
     await this.session.copy(pageQuery(table, after, limit), add, uncut)
     const texts = Array.from({ length: rows.count }, (_, n) => {
       const { bytes, start, keyLength, groupKeyLength, place, end: to } = rows.row(n, n)
-      const body = Buffer.from(bytes)
+      const body = bytes.view()
       const head = body.toString('utf8', start + keyLength + groupKeyLength, place)
       return `{${head}"${body.toString('utf8', place, to)}}}`
     })

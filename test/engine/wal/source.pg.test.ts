@@ -406,6 +406,8 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
   const xids: number[] = []
   const bytes = Buffer.from('["page"]"record":{"id":0},"changes":null,"action":"read","metadata":{"commit_timestamp":","table_name":"item"')
   const place = bytes.indexOf(',"table_name"')
+  const written = new ByteWriter()
+  written.copy(bytes)
   await streaming(
     it,
     {},
@@ -428,7 +430,7 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
                     relation: oid,
                     flags: 2,
                     group: 7,
-                    bytes,
+                    bytes: written,
                     start: 0,
                     place,
                     end: bytes.length,
