@@ -25,11 +25,14 @@ export type Held = Readonly<{
   rows: () => Promise<ReadonlyMap<string, Row>> | ReadonlyMap<string, Row>
   violations: readonly string[]
   reads: () => number
+  /** what came back, of the rows that went (Mirror.revived); undefined: a sink that keeps no history can't say */
+  revived?: Mirror['revived']
 }>
 
 const ROWS = LONG ? 200_000 : 20_000
 const KILLS = LONG ? 21 : 3
-/** A tenth of the rows are changed, and more. */
+/** So many rows are changed while they are backfilled, and more. */
+const CHANGED = ROWS / 10
 const PER_SECOND = LONG ? 400 : 300
 const WITHIN_MS = 600_000
 
@@ -91,13 +94,18 @@ export class BackfillScenario implements AsyncDisposable {
     await service.startReady()
     const receiving = this.#receive()
     receiving.catch(() => {}) // told at the end
-    writers.begin()
-    const inTheMidst: string[] = []
-    for (let kills = 0; kills < KILLS; kills++) {
+    let beside = 0 // rows that were changed while a backfill was under way
+    let [cuts, kills] = [0, 0]
+    for (; cuts < KILLS && kills < KILLS * 3; kills++) {
       if (!(await this.#isUnderWay())) await this.#backfill()
+      const before = writers.soFar()
       await pass(random.int(0, 900), 'anywhere in a backfill')
       await service.kill()
       this.checkSoFar()
+      if (await this.#isUnderWay()) {
+        cuts++
+        beside += writers.soFar() - before
+      }
       service.start()
       if (random.chance(0.2)) {
         await pass(random.int(10, 1_200), 'anywhere in a start')
@@ -105,29 +113,23 @@ export class BackfillScenario implements AsyncDisposable {
         service.start()
       }
       await service.untilReady()
-      inTheMidst.push(...(await this.#unended()))
     }
-    if (!(await this.#isUnderWay())) await this.#backfill()
+    assert.equal(cuts, KILLS, 'too few kills met a backfill')
+    while (beside < CHANGED || (await this.#isUnderWay())) {
+      if (!(await this.#isUnderWay())) await this.#backfill()
+      const before = writers.soFar()
+      await until('all backfills are completed', async () => !(await this.#isUnderWay()), { withinMs: WITHIN_MS, service })
+      beside += writers.soFar() - before
+    }
     const wanted = writers.soFar() + ROWS / 50
-    await until('all backfills are completed', async () => !(await this.#isUnderWay()), { withinMs: WITHIN_MS, service })
     await until('the rows go on being changed', () => writers.soFar() >= wanted)
-    await writers.end()
-    const table = await writers.table()
-    for (const { name, rows, violations, reads } of this.#sinks) {
-      let found: string[] = []
-      const isSame = async () => {
-        const before = reads()
-        await pass(500, 'messages come: to compare all rows takes the time that taking them needs')
-        return reads() === before && (found = differences(await rows(), table)).length === 0
-      }
-      await until(() => `${name} holds the table:\n${found.join('\n')}\n${violations.join('\n')}`, isSame, { withinMs: WITHIN_MS, service })
-    }
+    await this.#holdAll()
     this.#over.abort()
     await receiving
     this.checkSoFar()
-    assert.ok(inTheMidst.length > 0, 'no kill met a backfill: the run has tested nothing')
+    for (const { name, revived } of this.#sinks) assert.deepEqual(revived?.(writers.gone) ?? [], [], name)
     const reads = this.#sinks.map(({ name, reads }) => `${name} ${reads()}`).join(', ')
-    return `${writers.soFar()} rows changed, ${service.starts} starts, ${inTheMidst.length} of the backfills were cut; rows read: ${reads}`
+    return `${beside} of ${ROWS} rows changed beside backfills, ${writers.soFar()} in all; ${cuts} of ${kills} kills met a backfill, ${service.starts} starts; rows read: ${reads}`
   }
 
   /** @throws AssertionError something is wrong already */
@@ -141,22 +143,36 @@ export class BackfillScenario implements AsyncDisposable {
     await this.#resources.disposeAsync()
   }
 
+  /** Begins backfills of all sinks. What those before have brought is judged first: another one would mend it. */
   async #backfill(): Promise<void> {
+    if (this.writers.soFar() > 0) await this.#holdAll()
+    this.writers.begin()
     for (const { name } of this.#sinks) {
       const { status, body } = await this.service.post(`/api/sinks/${name}/backfills`, { table: TABLE })
       assert.ok(status < 300, JSON.stringify(body))
     }
   }
 
-  async #unended(): Promise<string[]> {
-    const rows = await this.state.query<{ id: string }>(`select id::text from tailrace.backfill where state = 'active'`)
-    return rows.map(({ id }) => id)
+  /** While nothing is written, each sink comes to hold the table. */
+  async #holdAll(): Promise<void> {
+    const { service, writers } = this
+    await writers.end()
+    const table = await writers.table()
+    for (const { name, rows, violations, reads } of this.#sinks) {
+      let found: string[] = []
+      const isSame = async () => {
+        const before = reads()
+        await pass(500, 'messages come: to compare all rows takes the time that taking them needs')
+        return reads() === before && (found = differences(await rows(), table)).length === 0
+      }
+      await until(() => `${name} holds the table:\n${found.join('\n')}\n${violations.join('\n')}`, isSame, { withinMs: WITHIN_MS, service })
+    }
   }
 
   async #isUnderWay(): Promise<boolean> {
     const failed = await this.state.query(`select error from tailrace.backfill where state = 'failed'`)
     assert.deepEqual(failed, [])
-    return (await this.#unended()).length > 0
+    return (await this.state.query(`select from tailrace.backfill where state = 'active'`)).length > 0
   }
 
   /** The clients of pull sinks. */
@@ -182,6 +198,7 @@ export function pullSink(name: string, partitions: number, over: object = {}): H
   return {
     ...{ name, options: { name, partitions, ack_wait_ms: 5_000, ...over }, clients: 2 },
     ...{ rows: () => mirror.rows(), violations: mirror.violations, reads: () => mirror.reads, take: (message) => mirror.take(message) },
+    revived: (gone) => mirror.revived(gone),
   }
 }
 
@@ -207,7 +224,8 @@ export async function webhookSink(
     key_changes: 'delete_insert',
     destination: { type: 'webhook', http_endpoint: name },
   }
-  return { name, options, url: receiver.url, rows: () => mirror.rows(), violations: mirror.violations, reads: () => mirror.reads }
+  const held = { name, options, url: receiver.url, rows: () => mirror.rows(), violations: mirror.violations, reads: () => mirror.reads }
+  return { ...held, revived: (gone) => mirror.revived(gone) }
 }
 
 /** A sink that keeps documents in a Meilisearch. */

@@ -33,7 +33,7 @@ async function indexSink(resources: AsyncDisposableStack): Promise<Held> {
 
 for (const [log, seed] of (LONG ? ['disk', 'Kafka'] : ['disk']).flatMap((each) =>
   seeds(1)
-    .slice(0, 1)
+    .slice(0, 2)
     .map((one) => [each, one] as const),
 ))
   test(`with the log ${log === 'disk' ? 'on disk' : 'in Kafka'} a backfilled index holds its table, wherever the service was killed (seed ${seed})`, async (context) => {

@@ -18,10 +18,15 @@ const WEIGHTS = { update: 40, many: 10, move: 15, delete: 15, insert: 15, enlarg
 
 export type WritersOptions = Readonly<{ db: TestDatabase; random: Random; rows: number; perSecond: number }>
 
+/** What a writer changes rows with. @property id any of its rows; @property went is told which row went, and at which version */
+type Changing = Readonly<{ id: () => number; random: Random; went: (id: number, version: number) => void }>
+
 export class ItemWriters {
   readonly #options: WritersOptions
-  readonly #over = new AbortController()
+  #over = new AbortController()
   #writing: Promise<unknown> | undefined
+  /** by id: the versions at which a row of it went, deleted or with another key from then on */
+  readonly gone = new Map<string, bigint[]>()
   #version = 1
   #changes = 0
   #failure: Error | undefined
@@ -37,8 +42,10 @@ export class ItemWriters {
     await db.query('analyze item')
   }
 
+  /** Begins to write, or goes on. */
   begin(): void {
     const { db, random } = this.#options
+    this.#over = new AbortController()
     const write = async (nth: number) => {
       const client = await db.connect()
       try {
@@ -57,6 +64,7 @@ export class ItemWriters {
     return this.#changes
   }
 
+  /** Settles when nothing is written any more. */
   async end(): Promise<void> {
     this.#over.abort()
     await this.#writing
@@ -78,17 +86,28 @@ export class ItemWriters {
     while (!this.#over.signal.aborted) {
       await client.query('begin')
       let written = 0
-      for (let left = random.int(1, 8); left > 0; left--) written += await this.#change(client, id, random)
+      const gone: [id: number, version: number][] = []
+      for (let left = random.int(1, 8); left > 0; left--)
+        written += await this.#change(client, { id, random, went: (...row) => void gone.push(row) })
       const isKept = random.chance(0.95)
       await client.query(isKept ? 'commit' : 'rollback')
-      if (isKept) this.#changes += written
+      if (isKept) {
+        this.#changes += written
+        for (const [id, version] of gone) this.#note(String(id), BigInt(version))
+      }
       due = Math.max(due + (1_000 * WRITERS * written) / perSecond, performance.now() - 1_000)
       if (due > performance.now()) await pass(due - performance.now(), 'its pace')
     }
   }
 
+  #note(id: string, version: bigint): void {
+    const versions = this.gone.get(id) ?? []
+    this.gone.set(id, versions)
+    versions.push(version)
+  }
+
   /** @returns how many rows it changed */
-  async #change(client: Client, id: () => number, random: Random): Promise<number> {
+  async #change(client: Client, { id, random, went }: Changing): Promise<number> {
     const version = ++this.#version
     const run = async (sql: string, ...values: unknown[]) => (await client.query(sql, values)).rowCount ?? 0
     switch (random.weighted(WEIGHTS)) {
@@ -98,22 +117,31 @@ export class ItemWriters {
         return run('update item set version = $2, name = $3 where id = any ($1)', Array.from({ length: 30 }, id), version, random.text(6))
       case 'enlarge':
         return run(`update item set version = $2::bigint, body = repeat(md5($2::bigint::text), 80) where id = $1`, id(), version)
-      case 'delete':
-        return run('delete from item where id = $1', id())
+      case 'delete': {
+        const old = id()
+        const deleted = await run('delete from item where id = $1', old)
+        if (deleted > 0) went(old, version)
+        return deleted
+      }
       case 'insert':
         return run(
           `insert into item select i, $2::bigint, 'new', ${LARGE.replace('$1::text', '$2::bigint::text')} from unnest($1::int[]) i on conflict do nothing`,
           [id(), id()],
           version,
         )
-      case 'move': // with all values: of a row that moves Postgres would not send the large one (docs/messages.md)
-        return run(
+      case 'move': {
+        // with all values: of a row that moves Postgres would not send the large one (docs/messages.md)
+        const [old, now] = [id(), id()]
+        const moved = await run(
           `update item set id = $2::int, version = $3::bigint, body = case when body is not null then repeat(md5($3::bigint::text), 80) end
            where id = $1 and not exists (select from item where id = $2::int)`,
-          id(),
-          id(),
+          old,
+          now,
           version,
         )
+        if (moved > 0 && now !== old) went(old, version)
+        return moved
+      }
     }
   }
 }

@@ -53,12 +53,13 @@ export class Mirror {
   /** What the messages make of the table, in the order of their places; a value that was left alone is kept. */
   rows(): ReadonlyMap<string, Row> {
     const rows = new Map<string, Row>()
-    for (const { action, key, record, changes } of [...this.#seen.values()].sort((a, b) => (isBehind(a, b) ? -1 : 1))) {
+    for (const message of this.#inOrder()) {
+      const { action, key, record } = message
       if (action === 'delete') {
         rows.delete(key)
         continue
       }
-      const former = action === 'update' && changes && 'id' in changes ? String(changes['id']) : key
+      const former = formerKey(message)
       const before = rows.get(former)
       if (former !== key) rows.delete(former)
       rows.set(
@@ -69,6 +70,33 @@ export class Mirror {
       )
     }
     return rows
+  }
+
+  /**
+   * Compares, in the order of their places, with what went of the table while it was watched.
+   * @param gone by key: the versions at which its row went
+   * @returns in words: rows that came back older than they went, and those that did not go as often as they should have
+   */
+  revived(gone: ReadonlyMap<string, readonly bigint[]>): string[] {
+    const found: string[] = []
+    const went = new Map<string, number>()
+    for (const message of this.#inOrder()) {
+      const { action, key } = message
+      const former = formerKey(message)
+      if (action === 'delete' || former !== key) went.set(former, (went.get(former) ?? 0) + 1)
+      const last = gone.get(key)?.[(went.get(key) ?? 0) - 1]
+      const version = versionOf(message)
+      if (last !== undefined && version !== undefined && version < last) found.push(`${describe(message)} came back: it went at ${last}`)
+    }
+    for (const key of new Set([...gone.keys(), ...went.keys()])) {
+      const [is, wanted] = [went.get(key) ?? 0, gone.get(key)?.length ?? 0]
+      if (is !== wanted) found.push(`row ${key} went ${is} times, and not ${wanted}`)
+    }
+    return found.slice(0, REPORTED)
+  }
+
+  #inOrder(): Told[] {
+    return [...this.#seen.values()].sort((a, b) => (isBehind(a, b) ? -1 : 1))
   }
 
   #report(what: string, message: Told): void {
@@ -94,6 +122,10 @@ export function differences(rows: ReadonlyMap<string, Row>, table: readonly Row[
 
 const isBehind = (a: Told, b: Told): boolean =>
   a.lsn === b.lsn ? a.idx < b.idx || (a.idx === b.idx && a.action === 'delete') : a.lsn < b.lsn
+
+/** The key that the row of an update had before. */
+const formerKey = ({ action, key, changes }: Told): string =>
+  action === 'update' && changes && 'id' in changes ? String(changes['id']) : key
 
 /** A delete has no version of its own: a row that comes after it has one that was never there before. */
 function versionOf({ action, record }: Told): bigint | undefined {
