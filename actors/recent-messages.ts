@@ -29,6 +29,8 @@ const PER_TABLE = 10
 const MAX_TABLES = 200
 const MAX_BYTES = 16 * 1024
 const EVERY_MS = 100
+/** A larger pack, as large messages have, is looked at when it is read, and not held until then. */
+const MAX_HELD_BYTES = 512 * 1024
 /** of a pack with many tables */
 const MAX_LOOKED_AT = 1_000
 
@@ -46,6 +48,7 @@ export class RecentMessages {
     if (sink.sensitive || pack.count === 0) return
     const resting = this.#resting.get(sink.id)
     if (!resting) return this.#take(sink, [pack])
+    if (pack.buffer.length > MAX_HELD_BYTES) return this.#keep(sink, pack)
     resting.sink = sink
     const { packs } = resting
     packs.splice(packs.findLastIndex((other) => comparePositions(endOf(other), endOf(pack)) <= 0) + 1, 0, pack)

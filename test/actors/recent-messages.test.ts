@@ -54,3 +54,11 @@ test('large messages are left out, and digits stay', () => {
   recent.note({ ...SINK, id: 'b' }, packOf([2]))
   assert.deepEqual(idsOf(recent, [SINK, { ...SINK, id: 'b' }]), [2])
 })
+
+test('a pack with large messages is looked at when it is read, and not held', () => {
+  const recent = new RecentMessages()
+  recent.note(SINK, packOf([1]))
+  const messages = [{ key: ['2'], record: { id: 2 } }, { key: ['3'], record: { id: 3, text: 'x'.repeat(600_000) } }] // prettier-ignore
+  recent.note(SINK, batchOf(messages, 1).messages[0]?.view as Pack)
+  assert.deepEqual(idsOf(recent), [1, 2])
+})

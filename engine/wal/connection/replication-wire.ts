@@ -12,6 +12,7 @@ import { EventEmitter } from 'node:events'
 import type { Socket } from 'node:net'
 import { type ClientConfig, Connection } from 'pg'
 import type { BusyShare } from '../../busy-share.ts'
+import { bodyMemory } from '../../body-memory.ts'
 import { GuardedSocket } from '../../postgres/guarded-socket.ts'
 import { EngineError } from '../../errors.ts'
 
@@ -122,13 +123,15 @@ type OnFrame = (bytes: Buffer, start: number, end: number) => void
 
 /**
  * Cuts a stream of bytes into the frames of Postgres' protocol: a tag of one byte, a length of four that counts itself and
- * the body. A frame that lies in one chunk is not copied; one that chunks cut is put together in a buffer of its own.
+ * the body. A frame that lies in one chunk is not copied; one that chunks cut is put together, where the one before it was. What a large
+ * one took is used again, or freed, as soon as it was read: left to the garbage collector it would be there for a hundred others.
  * @see PostgreSQL manual, "Message Formats"
  */
 export class FrameSplitter {
   readonly #onFrame: OnFrame
+  readonly #usual: Buffer = Buffer.allocUnsafeSlow(USUAL_BYTES)
   /** the beginning of a frame that goes on in the next chunk */
-  #begun = Buffer.allocUnsafeSlow(USUAL_BYTES)
+  #begun = this.#usual
   #length = 0
 
   constructor(onFrame: OnFrame) {
@@ -162,9 +165,10 @@ export class FrameSplitter {
     this.#keep(chunk, from, used)
     if (this.#length < bytes) return used
     const frame = this.#begun
+    this.#begun = this.#usual
     this.#length = 0
-    if (bytes > USUAL_BYTES) this.#begun = Buffer.allocUnsafeSlow(USUAL_BYTES) // one great row must not weigh for ever
     this.#onFrame(frame, 0, bytes)
+    if (frame !== this.#usual) bodyMemory.give(frame)
     return used
   }
 
@@ -172,8 +176,7 @@ export class FrameSplitter {
     const length = this.#length + to - from
     if (length > this.#begun.length) {
       // at once, or a great row would be moved again with each chunk of it
-      const needed = this.#length >= HEADER_BYTES ? frameBytes(this.#begun, 0) : length
-      const grown = Buffer.allocUnsafeSlow(Math.max(needed, length))
+      const grown = bodyMemory.take(this.#length === 0 ? frameBytes(chunk, from) : frameBytes(this.#begun, 0))
       this.#begun.copy(grown, 0, 0, this.#length)
       this.#begun = grown
     }

@@ -71,6 +71,22 @@ test('frames that come one byte at a time come out whole, and what follows a gre
   assert.deepEqual(seen, sent)
 })
 
+test('what large frames take is used again, or freed as soon as they were read', () => {
+  for (const bytes of [1_000_000, 10_000_000]) {
+    const sent = [1, 2, 3].map((seed) => frame(0x64, bytes, seed))
+    const memories = new Set<ArrayBufferLike>()
+    const seen: Buffer[] = []
+    const splitter = new FrameSplitter((whole, start, end) => {
+      memories.add(whole.buffer)
+      seen.push(Buffer.from(whole.subarray(start, end)))
+    })
+    for (const each of sent) for (const chunk of cutAt(each, [0.000_000_2, 0.1, 0.5, 0.9])) splitter.push(chunk)
+    assert.deepEqual(seen, sent)
+    const left = [...memories].filter(({ byteLength }) => byteLength > 0)
+    assert.ok(left.length <= (bytes < 4_000_000 ? 1 : 0), `${left.length} frames of ${bytes} bytes are in memory`)
+  }
+})
+
 test('a length below four is malformed, wherever the frame is cut', () => {
   fc.assert(
     fc.property(frames, fc.integer({ min: 0, max: 3 }), fc.integer({ min: 0, max: 255 }), cuts, (before, length, tag, shares) => {
