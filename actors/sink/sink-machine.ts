@@ -8,7 +8,7 @@
  *    └───────────────────────────────────────────────────────────────────────────────────────────────────────────┘
  *   choosing ─there is none─▶ idle ─look; now and then─▶ choosing
  *   serving: begins with asking
- *            delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─after a while─▶ asking
+ *            delivering ─every partition here drained─▶ asking ─not all of them elsewhere─▶ watching ─another one, or after a while─▶ asking
  *            delivering ─look; none is here, now and then─▶ asking ─no other generation follows─▶ delivering
  *   serving ─hold─▶ holding ─all partitions stopped─▶ held ─resume, or too long─▶ resuming ─the same generation─▶ serving
  *                      └─too long─▶ resuming                                          └─another one─▶ parting
@@ -273,6 +273,7 @@ export const sinkMachine = setup({
           },
         },
         asking: {
+          on: { drained: { guard: 'isServed', target: 'asking', reenter: true, actions: 'keepDrained' } }, // the answer may be of before
           invoke: {
             src: 'stateOf',
             input: ({ context }) => ({ work: context.work, served: servedBy(context) }),
@@ -284,7 +285,13 @@ export const sinkMachine = setup({
             onError: { target: 'watching', actions: 'keepError' },
           },
         },
-        watching: { on: { look: 'asking' }, after: { watch: [{ guard: 'noPartitions', target: 'asking' }, { target: 'delivering' }] } },
+        watching: {
+          on: {
+            look: 'asking',
+            drained: { guard: 'isServed', target: 'asking', actions: 'keepDrained' }, // the next one waits for the last of them
+          },
+          after: { watch: [{ guard: 'noPartitions', target: 'asking' }, { target: 'delivering' }] },
+        },
       },
     },
     holding: {

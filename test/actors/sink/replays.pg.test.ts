@@ -213,7 +213,8 @@ test('what is parked below the position goes back to the generation, and to the 
       'of 0, 3, 6 and 9',
     )
     const came = await ackAll(s, 8)
-    inOrder(came)
+    // 0 is with its client yet: it and those behind it go on to the next generation once more, where without groups they wait for nobody
+    if (next.message_grouping !== false) inOrder(came)
     assert.deepEqual(came.toSorted(byNumber), [0, 3, ...upTo(6, 11)])
     assert.deepEqual(await s.f.receive(10, 50), [])
   }

@@ -192,6 +192,22 @@ test('the next generation is chosen when every partition here and elsewhere is d
   assert.equal(actor.getSnapshot().context.drained.size, 0)
 })
 
+test('the next generation does not wait for the clock when the last partition is drained after an edit has been looked at', async () => {
+  const { work, actor } = await start()
+  work.subscribed.resolve()
+  await settle()
+  work.state = 'closed'
+  actor.send({ type: 'look' })
+  await settle()
+  for (const partition of [0, 1]) {
+    assert.deepEqual(actor.getSnapshot().value, { serving: 'watching' })
+    if (partition === 1) work.state = 'drained'
+    actor.send({ type: 'drained', generation: 1, partition })
+    await settle()
+  }
+  assert.equal(actor.getSnapshot().value, 'leaving')
+})
+
 test('who serves no partition goes on to the next generation with the others: told so, or after a while', async () => {
   const work = Object.assign(new Script(), { assigned: [] })
   const { clock, actor } = await start(work)
