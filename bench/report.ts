@@ -3,6 +3,7 @@ import { cpus, release, totalmem, type } from 'node:os'
 import { execFileSync } from 'node:child_process'
 import { version } from '../cli/version.ts'
 import type { Usage } from './process-usage.ts'
+import type { BesideDrain, BesideDrains, BesideLatency, BesidePhase } from './scenarios/backfill-beside.ts'
 import type { Backfilled, BackfillTurn } from './scenarios/backfill.ts'
 import type { Drain } from './scenarios/drain.ts'
 import type { Idle } from './scenarios/idle.ts'
@@ -234,6 +235,57 @@ export function backfillLines({ rows, rowBytes, turns }: Backfilled): string {
     `into the log: ${rate('log')}, ${share('log', 'copy')} of COPY (${used('log')})`,
     `to a client: ${rate('read')}, ${share('read', 'drain')} of its drain (${used('read')})`,
     `that client's drain of the same rows from the stream: ${rate('drain')} (${used('drain')})`,
+  ].join('\n')
+}
+
+const BESIDE_NAMES = {
+  read: 'to a client of another sink',
+  log: 'into the log, for another sink whose filter lets nothing pass',
+  own: 'to the same sink and client',
+} as const
+
+/** Prints how long changes take while a backfill goes on, beside how long they take without. */
+export function besideLatencyLines({ beside, rows, perSecond, seconds, turns }: BesideLatency): string {
+  const of = (figure: (phase: BesidePhase) => number) => {
+    const [idle, backfill] = (['idle', 'backfill'] as const).map((which) => spread(turns.map((turn) => figure(turn[which]))))
+    return { idle, backfill, times: spread(turns.map((turn) => figure(turn.backfill) / figure(turn.idle))) }
+  }
+  const line = (name: string, figure: (phase: BesidePhase) => number) => {
+    const { idle, backfill, times } = of(figure)
+    return `    ${name} ${idle ? ratio(idle) : ''} ms without, ${backfill ? ratio(backfill) : ''} ms beside it: ${ratio(times)} times`
+  }
+  const { idle, backfill } = of(({ retainedMb }) => retainedMb)
+  const used = Object.keys(turns[0]?.backfill.processes ?? {}).map((name) => {
+    const core = (which: 'idle' | 'backfill') =>
+      median(turns.map((turn) => ((turn[which].processes[name]?.cpuSeconds ?? 0) / turn[which].seconds) * 100)).toFixed(0)
+    return `${name} ${core('backfill')} % (${core('idle')} %)`
+  })
+  return [
+    `backfill of ${thousands(rows)} rows ${BESIDE_NAMES[beside]}, ${thousands(median(turns.map((turn) => turn.backfill.rowsPerSecond)))} rows/s, ` +
+      `beside ${thousands(perSecond)} changes/s of another table for ${seconds} s, ${turns.length} turns`,
+    line('p50', ({ delays }) => delays.p50Ms),
+    line('p99', ({ delays }) => delays.p99Ms),
+    line('p99.9', ({ delays }) => delays.p999Ms),
+    `    write-ahead log behind the slot at most ${backfill?.highest.toFixed(1)} MB (${idle?.highest.toFixed(1)} MB without); of a core: ${used.join(', ')}`,
+  ].join('\n')
+}
+
+/** Prints the drain of one of many sinks while another is being backfilled, beside that without. */
+export function besideDrainLines({ sinks, changes, pairs }: BesideDrains): string {
+  const of = (figure: (drain: BesideDrain) => number) => ({
+    backfill: median(pairs.map(({ backfill }) => figure(backfill))),
+    without: median(pairs.map(({ without }) => figure(without))),
+    times: ratio(spread(pairs.map(({ backfill, without }) => figure(backfill) / figure(without)))),
+  })
+  const rate = of(({ perSecond }) => perSecond)
+  const cpu = of(({ processes }) => ((processes['service']?.cpuSeconds ?? 0) * 1e6) / changes)
+  const others = of(({ othersMb }) => othersMb)
+  const log = of(({ logMb }) => logMb)
+  return [
+    `${sinks} sinks, one of them read, ${thousands(changes)} changes, ${pairs.length} pairs: ${thousands(rate.backfill)}/s while another is being backfilled, ` +
+      `${thousands(rate.without)}/s without, ${rate.times} of it`,
+    `    CPU of the service ${cpu.backfill.toFixed(1)} µs a change (${cpu.without.toFixed(1)}), ${cpu.times} times; backlog of another sink ` +
+      `${others.backfill.toFixed(1)} MB (${others.without.toFixed(1)}); log ${log.backfill.toFixed(0)} MB (${log.without.toFixed(0)})`,
   ].join('\n')
 }
 

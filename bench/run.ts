@@ -13,6 +13,8 @@ import { startBench, type Bench } from './postgres.ts'
 import { writeRanges } from './ranges.ts'
 import {
   backfillLines,
+  besideDrainLines,
+  besideLatencyLines,
   drainLines,
   environment,
   environmentLines,
@@ -28,6 +30,7 @@ import {
   webhookLines,
   type Summary,
 } from './report.ts'
+import { backfillDrains, backfillLatency, type BesideDrains, type BesideLatency } from './scenarios/backfill-beside.ts'
 import { backfill, type Backfilled } from './scenarios/backfill.ts'
 import { drain, type Drain, type Range } from './scenarios/drain.ts'
 import { idle, type Idle } from './scenarios/idle.ts'
@@ -55,6 +58,8 @@ const MANY_IDLE_SINKS = 500
 const SINKS_PAIRS = 2
 /** of `--webhook`, sent one by one */
 const SINGLES = 150_000
+/** of `--backfill --sinks` */
+const BESIDE_DRAIN = { sinks: 50, changes: 200_000 }
 const RESULTS = join(import.meta.dirname, 'results')
 
 const { values } = parseArgs({
@@ -71,6 +76,7 @@ const { values } = parseArgs({
     webhook: { type: 'boolean', default: false },
     backfill: { type: 'boolean', default: false },
     wide: { type: 'boolean', default: false },
+    latency: { type: 'boolean', default: false },
     peers: { type: 'boolean', default: false },
     sinks: { type: 'boolean', default: false },
     'idle-sinks': { type: 'boolean', default: false },
@@ -119,7 +125,7 @@ const measure = values.backfill
         : everything
 if (measure === everything) for (const { name, description } of systems) say(`${name}: ${description}`)
 
-await using ranges = await writeRanges(bench, values.sinks ? SINKS_RANGES : values['idle-sinks'] || values.backfill ? [] : [changes])
+await using ranges = await writeRanges(bench, values['idle-sinks'] || values.backfill ? [] : values.sinks ? SINKS_RANGES : [changes])
 if (ranges.changes > 0)
   say(
     `workload: ${ranges.changes} changes by ${ranges.sessions} sessions in ${ranges.seconds.toFixed(1)} s, ${ranges.rowBytes} bytes a row, ${ranges.walMb} MB of write-ahead log\n`,
@@ -145,7 +151,16 @@ async function webhooks(): Promise<{ webhook: Webhook }> {
   return { webhook: measured }
 }
 
-async function backfills(): Promise<{ backfill: Backfilled }> {
+async function backfills(): Promise<{ backfill: Backfilled } | { latency: readonly BesideLatency[] } | { drains: BesideDrains }> {
+  if (values.latency) {
+    const beside = { rows: changes, pairs, perSecond: steadyPerSecond, seconds }
+    return { latency: await backfillLatency(bench, beside, (result) => say(besideLatencyLines(result))) }
+  }
+  if (values.sinks) {
+    const drains = await backfillDrains(bench, { ...BESIDE_DRAIN, pairs }, say)
+    say(`\n${besideDrainLines(drains)}`)
+    return { drains }
+  }
   const measured = await backfill(bench, { rows: changes, pairs, isWide: values.wide }, say)
   say(`\n${backfillLines(measured)}`)
   return { backfill: measured }

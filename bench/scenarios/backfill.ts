@@ -28,7 +28,8 @@ export type BackfillTurn = Readonly<{
 }>
 export type Backfilled = Readonly<{ rows: number; rowBytes: number; turns: readonly BackfillTurn[] }>
 
-const TABLE = 'existing'
+/** the table whose rows are read */
+export const EXISTING = 'existing'
 const PUBLICATION = 'bench_existing'
 /** before the rows were written, and after */
 const BEFORE = 'bench_before'
@@ -37,14 +38,21 @@ const LOOK_EVERY_MS = 50
 const LIMIT_MS = 1_800_000
 
 /** Rows of about 400 bytes, as those of the workload, or of 1 MB. */
-const DDL = `create table ${TABLE} (id bigint primary key, title text not null, price numeric(12, 2) not null, written_at timestamptz not null,
+const DDL = `create table ${EXISTING} (id bigint primary key, title text not null, price numeric(12, 2) not null, written_at timestamptz not null,
   attributes jsonb not null, created_at timestamp not null)`
 const NARROW_TITLE = `'title of row ' || i || repeat(' the quick brown fox', 8)`
 const WIDE_TITLE = `repeat(md5(i::text), 32768)`
-const rowsOf = (rows: number, title: string): string => `insert into ${TABLE}
+const rowsOf = (rows: number, title: string): string => `insert into ${EXISTING}
   select i, ${title}, (i % 100000) * 1.01, clock_timestamp(),
     jsonb_build_object('colour', 'deep blue', 'weight', i % 5000, 'tags', jsonb_build_array('new', 'sale', 'heavy')), localtimestamp
   from generate_series(1, ${rows}) i`
+
+/** Makes the table, with rows of about 400 bytes or of 1 MB. */
+export async function makeExisting(client: Client, rows: number, isWide: boolean): Promise<void> {
+  await client.query(DDL)
+  await client.query(rowsOf(rows, isWide ? WIDE_TITLE : NARROW_TITLE))
+  await client.query(`vacuum analyze ${EXISTING}`)
+}
 
 /** @param rows of the table. @param pairs how often all of it is measured. @param isWide rows have 1 MB */
 export async function backfill(
@@ -55,14 +63,12 @@ export async function backfill(
   await using opened = new AsyncDisposableStack()
   const client = opened.adopt(new Client(bench.database), (each) => each.end())
   await client.connect()
-  await client.query(DDL)
-  await client.query(`create publication ${PUBLICATION} for table ${TABLE}`)
   for (const slot of [BEFORE, AFTER]) opened.defer(() => dropSlot(client, slot))
   await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [BEFORE])
-  await client.query(rowsOf(rows, isWide ? WIDE_TITLE : NARROW_TITLE))
-  await client.query(`vacuum analyze ${TABLE}`)
+  await makeExisting(client, rows, isWide)
+  await client.query(`create publication ${PUBLICATION} for table ${EXISTING}`)
   await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [AFTER])
-  const { rows: sizes } = await client.query<{ bytes: number }>(`select avg(octet_length(t.*::text))::float8 as bytes from ${TABLE} t`)
+  const { rows: sizes } = await client.query<{ bytes: number }>(`select avg(octet_length(t.*::text))::float8 as bytes from ${EXISTING} t`)
   const turns: BackfillTurn[] = []
   for (let pair = 1; pair <= pairs; pair++) {
     await client.query('checkpoint')
@@ -93,7 +99,7 @@ async function copied(bench: Bench, rows: number): Promise<BackfillRun> {
     const { rows: pids } = await reader.query<{ pid: number }>('select pg_backend_pid() as pid')
     using meter = new UsageMeter({ postgres: () => [pids[0]?.pid ?? 0], reader: () => [process.pid] })
     const from = wallClock()
-    await reader.query(`copy (select row_to_json(t) from ${TABLE} t) to stdout`)
+    await reader.query(`copy (select row_to_json(t) from ${EXISTING} t) to stdout`)
     return { rowsPerSecond: rows / ((wallClock() - from) / 1000), processes: meter.read() }
   } finally {
     await reader.end()
@@ -104,7 +110,7 @@ async function backfilled(bench: Bench, client: Client, rows: number, shape: Pic
   return withService(bench, client, { slot: AFTER, rows, shape }, async (running, walsender) => {
     const others = () => childrenOf(bench.postmaster).filter((child) => child !== walsender)
     using meter = new UsageMeter({ ...running.processes, walsender: () => [walsender], 'Postgres, the rest': others })
-    const begun = backfillOf(await running.ask('POST', '/api/sinks/bench/backfills', { table: `public.${TABLE}` }))
+    const begun = backfillOf(await running.ask('POST', '/api/sinks/bench/backfills', { table: `public.${EXISTING}` }))
     const endedMs = shape.through ? await ended(running, begun.id) : await running.reached
     return { rowsPerSecond: rows / ((endedMs - Date.parse(begun.inserted_at)) / 1000), processes: meter.read() }
   })
@@ -144,7 +150,7 @@ async function withService(
     database: bench.database,
     slot: copy,
     publication: PUBLICATION,
-    table: `public.${TABLE}`,
+    table: `public.${EXISTING}`,
     changes: shape.through ? Infinity : rows,
     recordDelays: false,
   }

@@ -56,8 +56,9 @@ async function pull(task: PullTask, origin: string, recorder: Recorder): Promise
     const readAt = wallClock()
     const { data, ack_token: token } = JSON.parse(text) as { data: Message[]; ack_token?: string }
     if (data.length === 0) continue
-    // a delete's record has the key alone
-    if (task.recordDelays) for (const { action, record } of data) if (action !== 'delete') recorder.delay(record.written_at, readAt)
+    // a delete's record has the key alone, and a row of a backfill was written long ago
+    if (task.recordDelays)
+      for (const { action, record } of data) if (action === 'insert' || action === 'update') recorder.delay(record.written_at, readAt)
     await insist('ack', JSON.stringify({ ack_ids: token === undefined ? data.map((message) => message.ack_id) : [token] }))
     recorder.add(data.length)
   }

@@ -53,7 +53,7 @@ const FUNCTIONS = {
 export default (action, record) => record.id > 0 && ++n % 10 === 0`,
 }
 /** A filter that lets no message pass: what is left is the way into the log. */
-const NOTHING_PASSES = 'export default () => false'
+export const NOTHING_PASSES = 'export default () => false'
 /** Each thread that runs the filter counts for itself. */
 const UNCOUNTED = 50
 
@@ -87,8 +87,10 @@ export type RunningTailrace = Running &
     call(method: string, path: string, body?: object): Promise<number>
     /** The same. @returns what it answers. @throws Error: another status than 200 */
     ask(method: string, path: string, body?: object): Promise<unknown>
-    /** Settles when all partitions of all sinks are served, and have been for a second. */
-    served(signal: AbortSignal): Promise<void>
+    /** Settles when all partitions of all sinks are served, and have been for a second. @param sinks if there are more than were started */
+    served(signal: AbortSignal, sinks?: number): Promise<void>
+    /** What a client of another of its pull sinks is told. */
+    pulling(sink: string): PullTask
     /** bytes of its data folders on the disk: the embedded log, and little else */
     dataBytes(): Promise<number>
     /** begins the names of its topics in Kafka */
@@ -179,8 +181,8 @@ async function start(
     const { nodes } = (await answer.json()) as { nodes: readonly Readonly<{ partitions: readonly unknown[] }>[] }
     return nodes.reduce((sum, node) => sum + node.partitions.length, 0)
   }
-  const served = async (signal: AbortSignal): Promise<void> => {
-    const all = (1 + moreSinks + idleSinks) * partitions
+  const served = async (signal: AbortSignal, sinks = 1 + moreSinks + idleSinks): Promise<void> => {
+    const all = sinks * partitions
     for (let looks = 0; looks < SERVED_LOOKS; await delay(SERVED_EVERY_MS, undefined, { signal }))
       looks = (await servedNow()) === all ? looks + 1 : 0
   }
@@ -199,6 +201,7 @@ async function start(
     call,
     ask,
     served,
+    pulling: (sink) => ({ ...pull, path: `/api/http_pull_consumers/${sink}`, changes: Infinity, recordDelays: false }),
     dataBytes: () => bytesOnDisk(folders.map((each) => join(each, DATA))),
     topicPrefix,
     spawnedAt,
