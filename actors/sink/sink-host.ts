@@ -8,6 +8,7 @@ import { AckPending, shareOf } from '../../engine/dispatch/ack-pending.ts'
 import { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import type { ServedGeneration } from '../../engine/dispatch/generations.ts'
 import { finishedUpTo } from '../../engine/dispatch/commits.ts'
+import { countHeldFor } from '../../engine/dispatch/dispatcher.ts'
 import { termKey, type PartitionKey } from '../../engine/dispatch/fenced-write.ts'
 import { findParked } from '../../engine/dispatch/parked/parked-store.ts'
 import { EngineError, isFenced } from '../../engine/errors.ts'
@@ -34,6 +35,8 @@ import { troubleOf, type ActorStatus, type HealthCheck, type PartitionStatus, ty
 const TAKEN_OVER_WITHIN_MS = 2_000
 /** A sink that is starting, or changes its generation, is waited for so long before it is held. */
 const REST_WITHIN_MS = 12_000
+/** What a client has had for so long is most likely lost with it: it comes again when its time is over, and nothing need wait for that. */
+const LOST_AFTER_MS = 5_000
 /** After a notice that owners have changed, or a look that failed. */
 const LOOK_AFTER_MS = 1_000
 
@@ -158,7 +161,7 @@ export class SinkHost implements PartitionSink {
         partition,
         read: dispatcher.accepted,
         finished: finishedUpTo(dispatcher),
-        unfinished: dispatcher.window.open,
+        unfinished: dispatcher.window.open - countHeldFor(dispatcher, LOST_AFTER_MS),
       }))
   }
 

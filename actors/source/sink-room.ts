@@ -23,7 +23,7 @@ export type QueuedPartition = Readonly<{
   read: Position
   /** everything up to there is finished */
   finished: Position
-  /** messages that were read and are not finished, without those that are parked */
+  /** messages that were read and are not finished, without those that are parked, or that clients seem to have lost */
   unfinished: number
 }>
 

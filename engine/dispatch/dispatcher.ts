@@ -191,6 +191,10 @@ export const isDrained = ({ closed, window }: Dispatcher): boolean => closed && 
 /** Counts the messages that are with clients, or presumed to be. */
 export const countInFlight = ({ inFlight, parked }: Dispatcher): number => inFlight + parked.inFlight
 
+/** Counts the messages that clients have had for at least so long, or are presumed to have. */
+export const countHeldFor = ({ sends, leases, settings, clock }: Dispatcher, ms: number): number =>
+  sends ? 0 : leases.countEndingBy(clock() + settings.ackWaitMs - ms)
+
 /** Counts the messages that were read and are not finished, parked ones included. */
 export const countUnfinished = ({ window, parked }: Dispatcher): number => window.open + parked.openRows
 

@@ -59,6 +59,18 @@ export class Leases {
     return this.#byEnd[this.#first]?.endsAt ?? Infinity
   }
 
+  /** Counts messages under the leases that end by then. */
+  countEndingBy(end: number): number {
+    this.#skipClosed()
+    let count = 0
+    for (let at = this.#first; at < this.#byEnd.length; at++) {
+      const lease = this.#byEnd[at]
+      if (!lease || lease.endsAt > end) break
+      count += lease.open
+    }
+    return count
+  }
+
   /** Takes out the first lease that ended by `now`. Its messages are the caller's. */
   lapsed(now: number): Lease | undefined {
     this.#skipClosed()

@@ -6,7 +6,7 @@ import { backfillsOf, type Backfill } from '../../engine/state/backfills.ts'
 import type { BackfillLimits } from '../../engine/backfill/backfill-limits.ts'
 import type { BackfillStatus } from '../../engine/status.ts'
 import { until } from '../waiting.ts'
-import { ITEMS, serving, Shop, upTo } from './shop.ts'
+import { ITEMS, NEVER, serving, Shop, type Taken, upTo } from './shop.ts'
 
 const item = (more: Record<string, unknown> = {}) => ({ table: 'public.item', max_timeout_ms: 5_000, ...more })
 
@@ -73,6 +73,25 @@ test('a sink whose client has gone is filled as a paused one is', async () => {
   await start(shop, 'a')
   await ended(shop, 'a')
   assert.deepEqual(await readAll(shop, 'a'), upTo(1, 6_000))
+})
+
+test('what a client has lost holds up the backfill for seconds, not until it comes again, however much the stream brings', async () => {
+  await using shop = await opened(4_000)
+  await start(shop, 'a')
+  const lost: number[] = []
+  await until('a client has taken many rows, and is gone', async () => {
+    const { body } = await shop.sink('a').receive({ batchSize: 1_000, waitMs: 100, shape: 'flat', signal: NEVER })
+    const { data } = JSON.parse(body.toString()) as { data: Taken[] }
+    lost.push(...data.map(({ record }) => record.id))
+    return lost.length >= 1_000
+  })
+  const ids = new Set(lost)
+  const startedAt = performance.now()
+  for (let id = 10_001; ids.size < 4_000; id++) {
+    await shop.insert(id, id)
+    for (const each of await shop.take('a', 1, 100)) if (each <= 4_000) ids.add(each)
+    assert.ok(performance.now() - startedAt < 20_000, `${ids.size} rows have come`)
+  }
 })
 
 test('a backfill that its sink holds up holds up none of another sink, and those of one sink go in turn', async () => {
