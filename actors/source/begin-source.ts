@@ -48,6 +48,8 @@ export function beginSource(
     log,
     meter,
   })
+  /** what was said of tables */
+  const limits = new Map<string, string>()
   const source = new SourceActor({
     backfills,
     database,
@@ -69,7 +71,12 @@ export function beginSource(
         backfills.look()
       },
       truncated: (table) => logger.info({ table }, 'a table was emptied by TRUNCATE: its rows bring no deletes'),
-      relationWarnings: (table, warnings) => logger.warn({ table, warnings }, "a table has limits: some changes of it can't be followed"),
+      relationWarnings: (table, warnings) => {
+        const text = JSON.stringify(warnings)
+        if (limits.get(table) === text) return // Postgres announces a table again after each ANALYZE
+        limits.set(table, text)
+        logger.warn({ table, warnings }, "a table has limits: some changes of it can't be followed")
+      },
     },
   })
   source.watch((state) => {
