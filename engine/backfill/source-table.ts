@@ -88,6 +88,7 @@ type Column = ReturnType<typeof rowsOf<typeof COLUMNS>>[number]
 type Index = ReturnType<typeof rowsOf<typeof INDEXES>>[number]
 type Table = ReturnType<typeof rowOf<typeof TABLE>>
 
+/** A user's condition may have better ways than the index of the key. */
 const USER_SETTINGS = ['enable_seqscan', 'enable_bitmapscan', 'enable_sort']
   .map((name) => `pg_catalog.set_config('${name}', 'on', true)`)
   .join(', ')
@@ -132,10 +133,10 @@ export async function describeSource(query: Query, publication: string, asked: T
   }
   const relation = new Relation(message, needsLookup(message) ? await describeRelation(query, message) : describeByMessage(message))
   const order = orderOf(keys, table, asked)
-  if (asked.condition !== null) {
-    // the user's SQL means what it means to the role of the source elsewhere too, and may have better ways than the index of the key
-    await query(`select ${USER_SETTINGS}, pg_catalog.set_config('search_path', $1, true)`, [`pg_catalog, ${path}`])
-  }
+  // names in values are as short as in the stream, and the user's SQL means what it means to the role of the source elsewhere too
+  await query(`select ${asked.condition === null ? '' : `${USER_SETTINGS}, `}pg_catalog.set_config('search_path', $1, true)`, [
+    path === '' ? 'pg_catalog' : `pg_catalog, ${path}`,
+  ])
   const identityColumns = ((table.identity === 'i' && keys.ofIdentity()) || keys.ofPages() || []).toSorted((a, b) => a.index - b.index)
   const named = identityColumns.map((column) => column.name)
   const identity: RowIdentity = named.length > 0 ? { columns: named } : { rowsOf: read.map((column) => column.name) }

@@ -44,8 +44,29 @@ for (const settings of [[], HOSTILE])
       const streamed = (await stream.messages()).map(({ text }) => record(text))
       await using reader = await PageReader.open(db)
       const read: string[] = []
-      for (const table of ['public.built_in', 'public.own']) read.push(...(await reader.pages({ table }, 1, format)).flat().map(record))
+      for (const condition of [null, 'true'])
+        for (const table of ['public.built_in', 'public.own'])
+          read.push(...(await reader.pages({ table, condition }, 1, format)).flat().map(record))
       assert.equal(streamed.length, 4)
-      assert.deepEqual(read, streamed)
+      assert.deepEqual(read, [...streamed, ...streamed])
     }
   })
+
+test('names of tables, types and functions come as in the stream: short where the search path finds them', async () => {
+  for (const path of ['"$user", public', 'other', '']) {
+    await using db = await createDatabase(
+      'create schema other; create table other.named (id regclass primary key, kind regtype, made_by regproc); create function pick() returns int return 1',
+    )
+    await db.query(`alter database ${db.name} set search_path = ${path === '' ? "''" : path}`)
+    await using stream = await WalStream.open(db)
+    await db.query(
+      `insert into other.named values ('other.named', 'other.named', 'public.pick'), ('pg_catalog.pg_class', 'integer', 'pg_catalog.now')`,
+    )
+    const streamed = (await stream.messages()).map(({ text }) => record(text))
+    await using reader = await PageReader.open(db)
+    for (const condition of [null, 'true']) {
+      const read = (await reader.pages({ table: 'other.named', condition }, 1)).flat().map(record)
+      assert.deepEqual(read.toSorted(), streamed.toSorted(), path)
+    }
+  }
+})
