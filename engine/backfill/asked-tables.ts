@@ -12,6 +12,7 @@ import { refuseHeavyPages } from './page-plan.ts'
 import { pageQuery } from './page-query.ts'
 import { PageSession } from './page-session.ts'
 import { describeSource, type TableAsked } from './source-table.ts'
+import { refuseVolatileCalls } from './volatile-calls.ts'
 
 /** A source, as far as it has to be known to be asked. */
 export type AskedSource = Readonly<{ connection: Connection; publication: string }>
@@ -88,6 +89,7 @@ async function refusedPart(session: PageSession, publication: string, asked: Tab
         // expression that passes both is one wherever it is put into brackets
         await session.plan(`select from ${table.from} where\n${condition}\n`)
         await session.plan(pageQuery(table, null, 1))
+        await refuseVolatileCalls(session.query, asked)
         await refuseHeavyPages(session, table, { ...asked, sortColumn: null })
       },
     ])

@@ -413,11 +413,12 @@ export const refused = ({ table }: Pick<TableAsked, 'table'>, why: string): Engi
 
 /** What is no fault of the server's state: a value that does not fit, SQL that is wrong, what Postgres can't do, what a function raises. */
 const OF_SQL = /^(0A|22|38|39|42|54|P0)/
+/** The session only reads. */
+const WRITES = '25006'
 
 /** Says of a failed query of a backfill what is refused by it. @returns undefined: it may succeed when it is tried again */
-export function refusalOf(error: unknown, { table }: Pick<TableAsked, 'table'>): EngineError | undefined {
+export function refusalOf(error: unknown, { table, condition }: Pick<TableAsked, 'table' | 'condition'>): EngineError | undefined {
   const sqlstate = error instanceof EngineError ? undefined : sqlstateOf(error)
-  return sqlstate !== undefined && OF_SQL.test(sqlstate)
-    ? refused({ table }, `PostgreSQL says: ${errorText(error)} (${sqlstate})`)
-    : undefined
+  if (sqlstate === undefined || !(OF_SQL.test(sqlstate) || (sqlstate === WRITES && condition !== null))) return undefined
+  return refused({ table }, `PostgreSQL says: ${errorText(error)} (${sqlstate})`)
 }

@@ -228,6 +228,46 @@ test('where is one expression, which Postgres has looked at; nothing else comes 
   await s.shop.nothingMore('a')
 })
 
+test('where calls no function that could change something, and one that does so later fails its backfill by name', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`])
+  await s.shop.insert(1, 20)
+  await s.shop.take('a', 20)
+  await s.shop.db.query(`create sequence n; create schema own;
+    create function own."Odd"(id int, among int) returns boolean language plpgsql as 'begin insert into other values (id); return true; end';
+    create function fine(id int) returns boolean language sql stable return id > 18; create function own.fine(id int) returns boolean return true`)
+  const hostile: [where: string, words: RegExp][] = [
+    [`set_config('DateStyle', 'German', false) is not null`, /calls pg_catalog\.set_config, which is volatile: .*use one that is stable/],
+    [`exists (select from (values (Set_Config ('search_path', 'x', true))) v)`, /calls pg_catalog\.set_config/],
+    [`"set_config"('statement_timeout', '0', false) = ''`, /calls pg_catalog\.set_config/],
+    [`pg_catalog . set_config('role', 'none', false) = ''`, /calls pg_catalog\.set_config/],
+    [`nextval('n') > 0`, /calls pg_catalog\.nextval/],
+    [`pg_sleep(1) is null`, /calls pg_catalog\.pg_sleep/],
+    [`pg_advisory_lock(1) is null`, /calls pg_catalog\.pg_advisory_lock/],
+    [`pg_terminate_backend(pg_backend_pid())`, /calls pg_catalog\.pg_terminate_backend/],
+    [`own."Odd"(id, 2)`, /calls own\.Odd, .*run: alter function "own"\."Odd"\(id integer, among integer\) stable;/],
+    ['own.fine(id)', /alter function "own"\."fine"\(id integer\) stable;/],
+  ]
+  for (const [where, words] of hostile) {
+    const answer = await s.call('POST', BACKFILLS, { where })
+    assert.equal(answer.status, 422, where)
+    assert.match(answer.body.validation_errors.where?.[0], words)
+  }
+  const { body } = await s.call('POST', BACKFILLS, { where: 'fine(id) and name in (select name from item)' })
+  assert.deepEqual(await s.shop.take('a', 2), [19, 20])
+  await until('it is completed', async () => (await s.call('GET', `${BACKFILLS}/${body.id}`)).body.state === 'completed')
+  await s.call('PATCH', '/sinks/a', { status: 'disabled' })
+  await s.shop.db.query('alter function own."Odd" stable')
+  const { body: late } = await s.call('POST', BACKFILLS, { where: 'own."Odd"(id, 2)' })
+  await s.shop.db.query('alter function own."Odd" volatile')
+  await s.call('PATCH', '/sinks/a', { status: 'active' })
+  const failed = await until('it has failed', async () => {
+    const { body: now } = await s.call('GET', `${BACKFILLS}/${late.id}`)
+    return now.state === 'failed' && now
+  })
+  assert.match(failed.error.message, /cannot execute INSERT in a read-only transaction \(25006\)/)
+  assert.deepEqual(await s.shop.db.query('select from other'), [])
+})
+
 test('a part of a table is read from a position of a column on', async () => {
   await using s = await serveShop([`name: a, ${ITEMS}`])
   await s.shop.insert(1, 20)
