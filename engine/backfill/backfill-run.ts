@@ -37,7 +37,7 @@ const MOST_ROWS = 1_000_000
 const PAGE_MS = 1_000
 /** Rows of a slice are rendered to so much: they are held until their mark comes, and are added to the stream at once. */
 const SLICE_BYTES = 1024 * 1024
-const MAX_OPEN = 4
+const MAX_OPEN = 8
 /** A reader that may not go on for so long ends its page: the statement would hold its snapshot. */
 const HELD_MS = 200
 /** One that may not begin a page for so long ends its run: windows would grow, and others may read meanwhile. */
@@ -141,8 +141,14 @@ export class BackfillRun {
   readonly #spare: PageRows[] = []
   /** the last slice that is durable */
   #newest: Released | undefined
-  /** slices that are released and not saved, in their order */
+  /** slices that are released and not durable, in their order */
   readonly #open: Promise<void>[] = []
+  /** the last slice that is durable and behind which another run could go on, until its place is being saved */
+  #unsaved: Readonly<{ at: Released; after: readonly string[] }> | undefined
+  /** the last save that was asked for */
+  #saved: Promise<void> = Promise.resolve()
+  /** why the run ends: a slice could not be released, or its place not be saved */
+  #failure: Readonly<{ error: unknown }> | undefined
 
   private constructor(backfill: RunningBackfill, sinkId: string, session: PageSession, { source, keeper, from }: RunOptions) {
     this.#backfill = backfill
@@ -188,6 +194,7 @@ export class BackfillRun {
       throw refusalOf(error, this.#backfill) ?? toSourceError(error, 'connecting')
     } finally {
       this.#ended.abort()
+      this.#unsaved = undefined
       for (const window of this.#windows) windows.close(window)
     }
   }
@@ -208,6 +215,7 @@ export class BackfillRun {
     for (let isRead = false; !isRead || this.#again.size > 0;) {
       if (!(await this.#goesOn(AWAY_MS))) {
         await Promise.all(this.#open)
+        await this.#saved
         return 'held'
       }
       const page = await begun
@@ -224,6 +232,7 @@ export class BackfillRun {
       this.#closeRead(page)
       if (isRead || keys.length > 0) await Promise.all(this.#open)
     }
+    await this.#saved
     if (this.#newest) await this.#save(this.#newest, null)
     return 'done'
   }
@@ -296,6 +305,7 @@ export class BackfillRun {
     const signal = AbortSignal.any([this.#signal, late.signal])
     this.#granted = Infinity // what has arrived already belongs to the next slice
     try {
+      if (this.#failure) throw this.#failure.error
       if (this.#open.length >= MAX_OPEN) await this.#open[0]
       await this.#keeper.mayRead(signal)
       this.#granted = await this.#keeper.room(signal)
@@ -320,21 +330,20 @@ export class BackfillRun {
     this.#release(page, { rows, after: this.#after ?? undefined, again: keys.length })
   }
 
-  /** The rows of a slice join the stream at a mark that is written now; then, once they are durable, that is saved. */
+  /** The rows of a slice join the stream at a mark that is written now; once they are durable, that is saved soon. */
   #release(page: BegunPage, slice: Slice): void {
     page.openSlices++
     const before = this.#open.at(-1)
     this.#keeper.read(slice.rows.count)
     const joined = this.#keeper.releasing(slice.rows.count)
-    const saved = this.#releaseNow(page, slice, { before, joined }).finally(() => {
+    const durable = this.#releaseNow(page, slice, { before, joined }).finally(() => {
       joined()
       page.openSlices--
       this.#closeRead(page)
-      this.#spare.push(slice.rows)
     })
-    this.#open.push(saved)
-    const done = () => void this.#open.splice(this.#open.indexOf(saved), 1)
-    saved.then(done, () => undefined) // a failure stays, and ends the run
+    this.#open.push(durable)
+    const done = () => void this.#open.splice(this.#open.indexOf(durable), 1)
+    durable.then(done, (error: unknown) => (this.#failure ??= { error })) // it stays among them, too
   }
 
   async #releaseNow(
@@ -379,12 +388,26 @@ export class BackfillRun {
     if (!released) throw interrupted('the table was emptied or changed, or the sink reads another stream or takes other actions')
     if (again === 0) this.#processed += rows.count
     this.#ingested += released.added
+    this.#spare.push(rows)
     const at = { position: released.position, processed: this.#processed, ingested: this.#ingested }
     await Promise.all([this.#source.durable(at.position), before])
     this.#againOpen -= again
     this.#newest = at
     // what has to be read again is not durable yet: another run would leave it out
-    if (after && this.#again.size === 0 && this.#againOpen === 0) await this.#save(at, after)
+    if (after && this.#again.size === 0 && this.#againOpen === 0) this.#saveSoon(at, after)
+  }
+
+  /** One place is saved at a time: then the newest that has become durable meanwhile. A failure ends the run. */
+  #saveSoon(at: Released, after: readonly string[]): void {
+    const isAsked = this.#unsaved !== undefined
+    this.#unsaved = { at, after }
+    if (isAsked) return
+    this.#saved = this.#saved.then(async () => {
+      const newest = this.#unsaved
+      this.#unsaved = undefined
+      if (newest) await this.#save(newest.at, newest.after)
+    })
+    this.#saved.catch((error: unknown) => (this.#failure ??= { error }))
   }
 
   async #save({ position: { history, lsn }, processed, ingested }: Released, after: readonly string[] | null): Promise<void> {
