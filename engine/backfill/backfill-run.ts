@@ -8,7 +8,7 @@
  *      to its high mark; of what changed between both the stream has the newer. So no row comes after a newer change of itself.
  *  B2. What was read and is not durable is forgotten with the run: marks name the run, and another one ignores them and reads again
  *      behind the last slice that is durable (docs/rules.md, rule 32).
- *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read.
+ *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read; of great rows fewer.
  */
 import { randomUUID } from 'node:crypto'
 import { EngineError } from '../errors.ts'
@@ -38,6 +38,7 @@ const PAGE_MS = 1_000
 /** Rows of a slice are rendered to so much: they are held until their mark comes, and are added to the stream at once. */
 const SLICE_BYTES = 1024 * 1024
 const MAX_OPEN = 8
+const MAX_OPEN_BYTES = MAX_OPEN * SLICE_BYTES
 /** A reader that may not go on for so long ends its page: the statement would hold its snapshot. */
 const HELD_MS = 200
 /** One that may not begin a page for so long ends its run: windows would grow, and others may read meanwhile. */
@@ -143,6 +144,7 @@ export class BackfillRun {
   #newest: Released | undefined
   /** slices that are released and not durable, in their order */
   readonly #open: Promise<void>[] = []
+  #openBytes = 0
   /** the last slice that is durable and behind which another run could go on, until its place is being saved */
   #unsaved: Readonly<{ at: Released; after: readonly string[] }> | undefined
   /** the last save that was asked for */
@@ -306,7 +308,7 @@ export class BackfillRun {
     this.#granted = Infinity // what has arrived already belongs to the next slice
     try {
       if (this.#failure) throw this.#failure.error
-      if (this.#open.length >= MAX_OPEN) await this.#open[0]
+      while (this.#open.length >= MAX_OPEN || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]
       await this.#keeper.mayRead(signal)
       this.#granted = await this.#keeper.room(signal)
       return true
@@ -341,8 +343,13 @@ export class BackfillRun {
       page.openSlices--
       this.#closeRead(page)
     })
+    const { bytes } = slice.rows
     this.#open.push(durable)
-    const done = () => void this.#open.splice(this.#open.indexOf(durable), 1)
+    this.#openBytes += bytes
+    const done = () => {
+      this.#open.splice(this.#open.indexOf(durable), 1)
+      this.#openBytes -= bytes
+    }
     durable.then(done, (error: unknown) => (this.#failure ??= { error })) // it stays among them, too
   }
 
