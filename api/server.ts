@@ -138,7 +138,7 @@ function operationsOf(
   const operations = [
     ...pullOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources, edits, backfills }),
-    ...(backfills ? backfillOperations({ resources, backfills }) : []),
+    ...(backfills ? backfillOperations({ engine, resources, backfills }) : []),
     ...messageOperations({ engine, resources }),
     ...(functions ? functionOperations({ engine, edits, ...functions }) : []),
     ...(config ? configOperations(config) : []),

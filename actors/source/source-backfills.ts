@@ -74,7 +74,7 @@ const TOLD_AFTER_MS = 30_000
 const STEADY_PARTS = 10
 
 const WAITS = {
-  stream: 'it waits until its sink has a stream of its own',
+  stream: 'its sink has no stream of its own yet',
   sink: 'its sink takes no more for now: it is paused, or delivers less than is there; it goes on when messages are delivered',
 } as const
 
