@@ -232,7 +232,10 @@ export class SourceBackfills {
       const { code, message } = error
       try {
         await this.#home.ended(job.of, { state: 'failed', error: { code, message } })
-        this.#home.logger.error({ backfill: job.of.backfill.id, table, code, rows: job.processed }, `a backfill has failed: ${message}`)
+        this.#home.logger.error(
+          { backfill: job.of.backfill.id, table, code, rows: job.processed },
+          `a backfill has failed: ${loggable(error)}`,
+        )
         return true
       } catch (err) {
         this.#home.logger.warn({ backfill: job.of.backfill.id, err }, 'the end of a backfill could not be put on record; it is tried again')
@@ -410,6 +413,10 @@ export class SourceBackfills {
     }
   }
 }
+
+/** Why a backfill failed, for the log: what Postgres says may have values of rows in it. */
+const loggable = ({ message, context: { sqlstate } }: EngineError): string =>
+  sqlstate === undefined ? message : `PostgreSQL refuses to read it (${sqlstate}); the backfill itself has its words`
 
 function enter(job: Job, state: BackfillStatus['state'], cause?: string): void {
   const isHeld = (of: BackfillStatus['state']) => of === 'waiting' || of === 'failing'

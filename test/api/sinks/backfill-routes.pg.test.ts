@@ -158,6 +158,8 @@ test('several tables are begun together, or none of them; a request without a ta
   const mixed = await s.call('POST', BACKFILLS, { tables: ['item', 'nosuch'] })
   assert.equal(mixed.status, 422)
   assert.match(mixed.body.validation_errors.tables[0], /public\.nosuch can't be backfilled: there is no such table/)
+  const { body: odd } = await s.call('POST', BACKFILLS, { tables: ['item', 'other'], where: 'length(name) > 1' })
+  assert.match(odd.validation_errors.where.join(), /column "name" does not exist \(of public\.other\)$/)
   assert.equal((await s.call('GET', BACKFILLS)).body.data.length, 2, 'nothing was begun')
 })
 
