@@ -60,7 +60,7 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
       paths: [LIST],
       summary: 'Begin to read the rows of a table into a sink',
       description:
-        'The rows that are there come as messages of action read, beside the stream. Without table, and with an empty body, it is of the one table that the source of the sink includes. Several tables are begun together or not at all. That of a sink that is disabled waits until it is enabled.',
+        'The rows that are there come as messages of action read, beside the stream. Without table, and with an empty body, it is of the one table that the source of the sink includes. Several tables are begun together or not at all. where is one expression of SQL that calls no volatile function. That of a sink that is disabled waits until it is enabled.',
       auth: true,
       body: BackfillIn,
       maxBodyBytes: MAX_BYTES,
