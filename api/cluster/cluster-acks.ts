@@ -35,7 +35,10 @@ export class ClusterAcks {
     this.#options = options
   }
 
-  /** @throws EngineError the first failure, when what can be done has been done, by looking up the owners again once */
+  /**
+   * A nack is sent again only to another owner: if the first one had it all the same, the message may be with another client by now.
+   * @throws EngineError the first failure, when what can be done has been done, by looking up the owners again once
+   */
   async settle(sinkId: string, what: 'ack' | 'nack', ids: readonly string[]): Promise<void> {
     const tag = sinkTag(sinkId)
     const parts = ackIdsByPartition(ids, tag)
@@ -49,7 +52,11 @@ export class ClusterAcks {
       )
       const now = await this.#options.owners.read(sinkId).catch(() => undefined)
       if (now) for (const partition of again.keys()) if (!now.has(partition)) again.delete(partition) // without a term it has handed out nothing
-      failures = await this.#send(sinkId, what, again, now ?? owners)
+      const isDone = (partition: string) => what === 'nack' && (now ?? owners)?.get(partition) === owners?.get(partition)
+      const done = new Set([...again.keys()].filter(isDone))
+      for (const partition of done) again.delete(partition)
+      const kept = failures.filter(({ ids }) => [...ackIdsByPartition(ids, tag).keys()].some((partition) => done.has(partition)))
+      failures = [...kept, ...(await this.#send(sinkId, what, again, now ?? owners))]
     }
     const failed = failures.find(({ error }) => !isRetryable(error)) ?? failures[0]
     if (failed) throw failed.error

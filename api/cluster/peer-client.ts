@@ -8,7 +8,7 @@
  * could not write.
  *
  * An answer that was long on its way, because a process stood still meanwhile, is dropped: its messages may be with another
- * client by now, so they are neither passed on nor given back.
+ * client by now, so they are neither passed on nor given back. Nor are those given back that a client has not taken for so long.
  */
 import { randomUUID } from 'node:crypto'
 import type { Pool } from 'undici'
@@ -41,7 +41,7 @@ const KEEP_ALIVE_MS = 60_000
 type PeerReceive = Omit<ReceiveRequest, 'isCounted'> &
   Readonly<{
     sinkId: string
-    /** an answer that was under way for longer may hold messages that another client has by now */
+    /** so long after they were handed out, messages may be with another client */
     staleMs: number
     /** makes messages deliverable again that were taken and are not wanted */
     giveBack: (ackIds: readonly string[]) => void
@@ -89,9 +89,12 @@ export class PeerClient implements AsyncDisposable {
         signal: cut.signal,
       })
       const count = Number(answer.headers[COUNT_HEADER])
-      const underWayMs = performance.now() - askedAt - Number(answer.headers[WAITED_HEADER] ?? 0)
-      if (count > 0 && underWayMs > staleMs) return EMPTY
-      return { body: answer.body, count, giveBack: () => giveBack(ackIdsOf(answer.body)) }
+      const isStale = () => performance.now() - askedAt - Number(answer.headers[WAITED_HEADER] ?? 0) > staleMs
+      if (count > 0 && isStale()) return EMPTY
+      const back = () => {
+        if (!isStale()) giveBack(ackIdsOf(answer.body))
+      }
+      return { body: answer.body, count, giveBack: back }
     } finally {
       clearTimeout(late)
       signal.removeEventListener('abort', callOff)

@@ -124,6 +124,25 @@ test('after a move the ack finds the new owner, though this node has not heard o
   assert.equal(c.goods.acked.length, 3)
 })
 
+test('a nack is sent again to another owner, and never twice to one: the message may be with another client by then', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b, c] = [await cluster.node([0]), await cluster.node([1, 2]), await cluster.node([])]
+  await cluster.met(a, b, c)
+  await settle(a, 'nack', [inPartition(1, 0)]) // now it knows the owners
+  await cluster.store.query('alter table tailrace.term disable trigger notice') // and hears of no others
+  await cluster.own(c.registry.id, 1)
+  const [moved, stays] = [held(c, 1, 2), held(b, 2, 1)]
+  const asked: string[][] = []
+  b.goods.nack = async (ids) => {
+    asked.push([...ids].sort())
+    throw new EngineError('STOPPING', 'partition 1 is not served at the moment') // it has done the rest
+  }
+  const { status } = await settle(a, 'nack', [...moved, ...stays])
+  assert.equal(status, 503)
+  assert.deepEqual(asked, [[...moved, ...stays].map(({ id }) => id).sort()])
+  assert.equal(c.goods.ready.length, 2)
+})
+
 test('each node hears whose owners have changed: it may still be given a partition that another has taken over', async () => {
   await using cluster = await ClusterFixture.create()
   const [a, b] = [await cluster.node([0]), await cluster.node([1])]

@@ -4,10 +4,15 @@ import { createServer } from 'node:net'
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
+import { PeerClient } from '../../../api/cluster/peer-client.ts'
+import { PeerKey } from '../../../api/cluster/peer-key.ts'
+import type { Logger } from '../../../engine/logger.ts'
 import { waitingCount } from '../api-fixture.ts'
+import { GOODS_ID } from '../scripted-engine.ts'
 import { calmMs } from '../../services/calm-clock.ts'
+import { withMoreTime } from '../../services/more-time.ts'
 import { CALM, NetProxy } from '../../faults/net-proxy.ts'
-import { ClusterFixture, inPartition } from './cluster-fixture.ts'
+import { ClusterFixture, inPartition, VAULT_KEY } from './cluster-fixture.ts'
 import { pass, until } from '../../waiting.ts'
 
 const never = () => new Promise<never>(() => undefined)
@@ -150,6 +155,29 @@ test('messages that were long on their way from their owner are not handed to a 
   await pass(1_600, 'a wait that long is no time on the way')
   b.goods.push(inPartition(1, 3))
   assert.deepEqual(await answer, [inPartition(1, 3).id])
+})
+
+test('messages of another node that a client has not taken in time are not given back: they may be with another client', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b] = [await cluster.node([0]), await cluster.node([1])]
+  await cluster.met(a, b)
+  await using peers = new PeerClient(new PeerKey(VAULT_KEY), { warn: () => undefined } as unknown as Logger)
+  const given: (readonly string[])[] = []
+  const taken = async (staleMs: number) => {
+    b.goods.push(inPartition(1, 1))
+    const node = a.registry.live.get(b.registry.id) ?? assert.fail()
+    const request = { batchSize: 1, waitMs: 0, shape: 'flat', signal: new AbortController().signal } as const
+    return peers.receive(node, { ...request, sinkId: GOODS_ID, staleMs, giveBack: (ids) => given.push(ids) })
+  }
+  ;(await taken(60_000)).giveBack()
+  assert.deepEqual(given, [[inPartition(1, 1).id]])
+  await withMoreTime([500, 2_000, 8_000], async (staleMs) => {
+    const late = await taken(staleMs)
+    assert.equal(late.count, 1, 'it was not long on its way')
+    await pass(staleMs, 'the client reads nothing for so long')
+    late.giveBack()
+    assert.equal(given.length, 1)
+  })
 })
 
 test('a wait for which nothing comes ends in its time', async () => {
