@@ -45,7 +45,7 @@ export class ClusterFaults {
   }
 
   async #do(fault: Fault): Promise<void> {
-    const { nodes, random } = this.#scenario
+    const { nodes, random, clock } = this.#scenario
     switch (fault) {
       case 'sourceKilled':
         return this.#killed(await this.#source())
@@ -61,14 +61,16 @@ export class ClusterFaults {
         return this.#frozen(source, async (others) => {
           const editor = random.pick(others)
           if (random.chance(0.8)) await this.#scenario.edit(editor)
-          await until('another process streams', async () => (await holdings(others)).some((one) => one.source))
+          await until('another process streams', async () => (await holdings(others)).some((one) => one.source), { clock })
           if (random.chance(0.5)) await this.#scenario.edit(editor)
         })
       }
       case 'ownerFrozen': {
         const owner = await this.#owner()
         const all = await partitions(nodes)
-        return this.#frozen(owner, (others) => until('others serve its partitions', async () => (await partitions(others)) >= all))
+        return this.#frozen(owner, (others) =>
+          until('others serve its partitions', async () => (await partitions(others)) >= all, { clock }),
+        )
       }
       case 'terminated': {
         const node = random.pick(nodes)
@@ -106,20 +108,19 @@ export class ClusterFaults {
   }
 
   async #source(): Promise<Service> {
-    const { nodes } = this.#scenario
-    let found: Holding | undefined
-    await until('a process streams', async () => (found = (await holdings(nodes)).find((one) => one.source)) !== undefined)
-    return found!.service
+    const { nodes, clock } = this.#scenario
+    const found = async () => (await holdings(nodes)).find((one) => one.source)
+    return (await until('a process streams', found, { clock })).service
   }
 
   /** One that holds partitions, and not the source, if there is one. */
   async #owner(): Promise<Service> {
-    const { nodes, random } = this.#scenario
-    let owners: Holding[] = []
-    await until('a process serves partitions', async () => {
-      owners = (await holdings(nodes)).filter((one) => one.partitions > 0)
-      return owners.length > 0
-    })
+    const { nodes, random, clock } = this.#scenario
+    const found = async () => {
+      const holding = (await holdings(nodes)).filter((one) => one.partitions > 0)
+      return holding.length > 0 && holding
+    }
+    const owners = await until('a process serves partitions', found, { clock })
     const others = owners.filter((one) => !one.source)
     return random.pick(others.length > 0 ? others : owners).service
   }

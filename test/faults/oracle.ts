@@ -14,6 +14,7 @@
  */
 import { canonical, type Json, type Row } from './json.ts'
 import { groupOf } from './journal.ts'
+import type { CalmClock } from '../services/calm-clock.ts'
 import { until } from '../waiting.ts'
 
 export type Message = Readonly<{
@@ -149,16 +150,17 @@ export class Oracle {
 
   /**
    * Settles when so many messages were delivered and acked with an answer, or when something is already wrong.
+   * @param clock measures that time; without it all time counts
    * @throws Error no ack was answered for `idleMs`
    */
-  async untilAcked(count: () => number, idleMs: number): Promise<void> {
+  async untilAcked(count: () => number, idleMs: number, clock?: CalmClock): Promise<void> {
     const isOver = () => this.#acked >= count() || this.violations.length > 0
     while (!isOver()) {
       const before = this.#acked
       const { promise, resolve } = Promise.withResolvers<void>()
       this.#waiting.add(resolve)
       const more = () => `more than ${before} of ${count()} messages are acked`
-      const progress = until(more, () => this.#acked > before || isOver(), { withinMs: idleMs })
+      const progress = until(more, () => this.#acked > before || isOver(), { withinMs: idleMs, ...(clock && { clock }) })
       await Promise.race([promise, progress]).finally(() => this.#waiting.delete(resolve)) // the next one begins at once, not at a look
     }
   }

@@ -3,6 +3,7 @@
  * them meanwhile is the test's business; at the end everything comes to rest and is judged, exactly.
  */
 import assert from 'node:assert/strict'
+import { CalmClock } from '../services/calm-clock.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { Consumer, now } from './consumer.ts'
@@ -16,7 +17,7 @@ import { CAPTURED, DDL } from './workload-tables.ts'
 import { Workload } from './workload.ts'
 import { until } from '../waiting.ts'
 
-/** Nothing may stand still longer than this while something is to do. */
+/** Nothing may stand still longer than this while something is to do, of what time the machine has to spare. */
 const IDLE_MS = 60_000
 const CLIENTS = 3
 
@@ -78,6 +79,8 @@ export class Scenario implements AsyncDisposable {
   readonly workload: Workload
   /** for what the test decides by chance */
   readonly random: Random
+  /** of what is waited for: a machine that is too busy moves partitions and sources to and fro, and delivers little meanwhile */
+  readonly clock: CalmClock
   readonly #takeOverMs: number
   readonly #resources: AsyncDisposableStack
   readonly #clients: number
@@ -99,6 +102,7 @@ export class Scenario implements AsyncDisposable {
     this.source = source
     this.state = state
     this.#resources = resources
+    this.clock = resources.use(new CalmClock())
     this.random = new Random(options.seed ^ 0x5eed)
     this.#takeOverMs = options.takeOverMs ?? 0
     this.#failed.promise.catch(() => {})
@@ -184,7 +188,7 @@ export class Scenario implements AsyncDisposable {
       .filter(({ lags, cuts, actions }) => !lags && !actions && !(cuts && cuts.tables.length === CAPTURED.length))
       .map(({ oracle }) => {
         const goal = oracle.acked + messages
-        return oracle.untilAcked(() => goal, IDLE_MS)
+        return oracle.untilAcked(() => goal, IDLE_MS, this.clock)
       })
     try {
       await this.#orClientFailure(Promise.all(waits))
@@ -313,7 +317,7 @@ export class Scenario implements AsyncDisposable {
     const expected =
       cuts || actions ? [...(await this.#expected(watched)).values()].reduce((sum, { changes }) => sum + changes.length, 0) : undefined
     try {
-      await oracle.untilAcked(() => (expected ?? this.workload.changes) - oracle.unanswered.length, IDLE_MS)
+      await oracle.untilAcked(() => (expected ?? this.workload.changes) - oracle.unanswered.length, IDLE_MS, this.clock)
       const unanswered = oracle.unanswered // they may have taken effect, and then the messages never come again
       if (unanswered.length === 0 || oracle.violations.length > 0) return
       await answered(() => client.ack(unanswered))
