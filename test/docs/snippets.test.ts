@@ -3,12 +3,12 @@ import assert from 'node:assert/strict'
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdir, mkdtemp, rm, symlink } from 'node:fs/promises'
-import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, before, test } from 'node:test'
 import { COMMAND } from '../services/bundled-command.ts'
+import { freePort } from '../services/free-port.ts'
 import { pages, root, runnable } from './pages.ts'
 
 /** The pages name the default address; the test takes a free one, for another service may run. */
@@ -87,12 +87,3 @@ const shell = (script: string): Promise<string> =>
       },
     )
   })
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
-  return port
-}

@@ -3,7 +3,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { HttpReceiver } from '../services/http-receiver.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
-import { freePort, Service } from './service.ts'
+import { freePort } from '../services/free-port.ts'
+import { Service } from './service.ts'
 import { until } from '../waiting.ts'
 
 test('with EGRESS=public sinks send to public addresses and to what is on the allow list, and a redirect leads nowhere', async () => {

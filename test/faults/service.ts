@@ -6,13 +6,13 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, openSync, readFileSync } from 'node:fs'
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { COMMAND } from '../services/bundled-command.ts'
 import { CalmClock } from '../services/calm-clock.ts'
+import { freePort } from '../services/free-port.ts'
 import { until } from '../waiting.ts'
 
 /** A start that takes longer of what time the machine has to spare is itself a failure. */
@@ -287,15 +287,4 @@ function configOf({ account, source, sinks, endpoints = [], functions = [], slot
       ...sink,
     })),
   }
-}
-
-/** A port nobody listens on at the moment. */
-export async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const address = server.address()
-  server.close()
-  await once(server, 'close')
-  if (address === null || typeof address === 'string') throw new Error('no port')
-  return address.port
 }

@@ -7,12 +7,11 @@
  */
 import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { once } from 'node:events'
 import { chownSync, existsSync, readFileSync, realpathSync } from 'node:fs'
 import { cp, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { freePort } from './free-port.ts'
 import { run } from './java.ts'
 import { SEARCH } from './search-flavor.ts'
 import { until } from '../waiting.ts'
@@ -54,7 +53,8 @@ export async function startElasticsearch(options: ElasticsearchOptions = {}): Pr
   const folder = await mkdtemp(join(realpathSync(tmpdir()), 'tailrace-elastic-'))
   await using started = new AsyncDisposableStack() // what is to go when the start fails
   started.defer(() => rm(folder, { recursive: true, force: true }))
-  const [port, transportPort] = await freePorts()
+  const port = await freePort()
+  const transportPort = await freePort()
   await configure({ home, folder, port, transportPort, options })
   const isRoot = process.getuid?.() === 0
   if (isRoot) await give(folder)
@@ -207,17 +207,4 @@ function killGroup(group: number): boolean {
 function endWithProcess(group: number, folder: string): void {
   const script = `while kill -0 ${process.pid} 2>/dev/null; do kill -0 -${group} 2>/dev/null || exit 0; sleep 5; done; kill -KILL -${group}; sleep 1; rm -rf "$1"`
   spawn('sh', ['-c', script, 'sh', folder], { detached: true, stdio: 'ignore' }).unref()
-}
-
-async function freePorts(): Promise<[number, number]> {
-  const servers = [createServer(), createServer()]
-  const ports = await Promise.all(
-    servers.map(async (server) => {
-      server.listen(0, '127.0.0.1')
-      await once(server, 'listening')
-      return (server.address() as { port: number }).port
-    }),
-  )
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))))
-  return ports as [number, number]
 }

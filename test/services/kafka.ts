@@ -9,8 +9,9 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
 import { rename, rm, writeFile } from 'node:fs/promises'
-import { connect, createServer, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { freePort } from './free-port.ts'
 import { jarFolder, run } from './java.ts'
 import { serverFolder } from './server-folder.ts'
 import { until } from '../waiting.ts'
@@ -50,7 +51,9 @@ export async function startKafka(options: BrokerOptions = {}): Promise<TestBroke
   const jars = join(folderOfJars, '*')
   const jvm = options.jvm ?? [...JVM, `-XX:SharedArchiveFile=${await classArchive(folderOfJars)}`]
   const folder = await serverFolder('tailrace-kafka-')
-  const [port, controllerPort, innerPort] = await freePorts()
+  const port = await freePort()
+  const controllerPort = await freePort()
+  const innerPort = await freePort()
   const address = `127.0.0.1:${port}`
   const settings = join(folder, 'server.properties')
   await writeFile(settings, properties({ port, controllerPort, innerPort, folder, options }))
@@ -199,19 +202,6 @@ async function classArchive(folderOfJars: string): Promise<string> {
 }
 
 const newClusterId = () => randomBytes(16).toString('base64url').replace(/^-/, 'a')
-
-async function freePorts(): Promise<[number, number, number]> {
-  const servers = [createServer(), createServer(), createServer()]
-  const ports = await Promise.all(
-    servers.map(async (server) => {
-      server.listen(0, '127.0.0.1')
-      await once(server, 'listening')
-      return (server.address() as { port: number }).port
-    }),
-  )
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))))
-  return ports as [number, number, number]
-}
 
 /** A broker of a test must not outlive it, even when the test is killed: a watcher ends it then. */
 function endWithProcess(pid: number, folder: string): void {

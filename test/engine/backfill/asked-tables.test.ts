@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { publishedTables, refusedBySource } from '../../../engine/backfill/asked-tables.ts'
-import { freePort } from '../../faults/service.ts'
+import { freePort } from '../../services/free-port.ts'
 
 const ITEM = { table: 'public.item', sortColumn: null, startPosition: null, condition: null }
 
