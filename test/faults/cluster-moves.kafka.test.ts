@@ -53,7 +53,7 @@ test('a killed process is missed in time, one that is added or stopped is hardly
     await spread(nodes)
     const figures: Record<string, number> = {}
 
-    const holder = (await holdings(nodes)).find((one) => one.source)!.service
+    const { service: holder } = await until('a process streams', async () => (await holdings(nodes)).find((one) => one.source))
     const letAck = await pulse.inHand(PARTITIONS, GIVE_UP_MS) // so that some acks meet the move
     let at = pulse.now()
     await holder.kill()
