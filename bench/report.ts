@@ -5,6 +5,7 @@ import { version } from '../cli/version.ts'
 import type { Usage } from './process-usage.ts'
 import type { BesideDrain, BesideDrains, BesideLatency, BesidePhase } from './scenarios/backfill-beside.ts'
 import type { Backfilled, BackfillTurn } from './scenarios/backfill.ts'
+import type { BackfilledTables } from './scenarios/backfill-tables.ts'
 import type { Drain } from './scenarios/drain.ts'
 import type { Idle } from './scenarios/idle.ts'
 import type { Latency } from './scenarios/latency.ts'
@@ -233,7 +234,6 @@ export function backfillLines({ rows, rowBytes, turns }: Backfilled): string {
     `backfill of ${thousands(rows)} rows of ${rowBytes} bytes, ${turns.length} turns; CPU a row and private memory by process`,
     `COPY of row_to_json: ${rate('copy')} (${used('copy')})`,
     `into the log: ${rate('log')}, ${share('log', 'copy')} of COPY (${used('log')})`,
-    `to a filter that lets nothing pass: ${rate('filter')}, ${share('filter', 'copy')} of COPY (${used('filter')})`,
     `to a client: ${rate('read')}, ${share('read', 'drain')} of its drain (${used('read')})`,
     `that client's drain of the same rows from the stream: ${rate('drain')} (${used('drain')})`,
   ].join('\n')
@@ -287,6 +287,18 @@ export function besideDrainLines({ sinks, changes, pairs }: BesideDrains): strin
       `${thousands(rate.without)}/s without, ${rate.times} of it`,
     `    CPU of the service ${cpu.backfill.toFixed(1)} µs a change (${cpu.without.toFixed(1)}), ${cpu.times} times; backlog of another sink ` +
       `${others.backfill.toFixed(1)} MB (${others.without.toFixed(1)}); log ${log.backfill.toFixed(0)} MB (${log.without.toFixed(0)})`,
+  ].join('\n')
+}
+
+export function backfillTablesLines({ tables, initialMs, answeredMs, namedMs, calls }: BackfilledTables): string {
+  const seconds = (ms: number) => `${(ms / 1000).toFixed(1)} s`
+  return [
+    `backfill of ${thousands(tables)} tables, most of them empty`,
+    `with a new sink: all have ended after ${seconds(initialMs)}`,
+    `by name: answered after ${seconds(answeredMs)}, all have ended after ${seconds(namedMs)}`,
+    `calls while they are active: ${Object.entries(calls)
+      .map(([path, ms]) => `${path} ${Math.round(ms)} ms`)
+      .join(', ')}`,
   ].join('\n')
 }
 

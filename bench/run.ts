@@ -13,6 +13,7 @@ import { startBench, type Bench } from './postgres.ts'
 import { writeRanges } from './ranges.ts'
 import {
   backfillLines,
+  backfillTablesLines,
   besideDrainLines,
   besideLatencyLines,
   drainLines,
@@ -32,6 +33,7 @@ import {
 } from './report.ts'
 import { backfillDrains, backfillLatency, type BesideDrains, type BesideLatency } from './scenarios/backfill-beside.ts'
 import { backfill, type Backfilled } from './scenarios/backfill.ts'
+import { backfillTables, type BackfilledTables } from './scenarios/backfill-tables.ts'
 import { drain, type Drain, type Range } from './scenarios/drain.ts'
 import { idle, type Idle } from './scenarios/idle.ts'
 import { latency, type Latency } from './scenarios/latency.ts'
@@ -75,6 +77,7 @@ const { values } = parseArgs({
     functions: { type: 'boolean', default: false },
     webhook: { type: 'boolean', default: false },
     backfill: { type: 'boolean', default: false },
+    tables: { type: 'string' },
     wide: { type: 'boolean', default: false },
     latency: { type: 'boolean', default: false },
     peers: { type: 'boolean', default: false },
@@ -151,7 +154,9 @@ async function webhooks(): Promise<{ webhook: Webhook }> {
   return { webhook: measured }
 }
 
-async function backfills(): Promise<{ backfill: Backfilled } | { latency: readonly BesideLatency[] } | { drains: BesideDrains }> {
+async function backfills(): Promise<
+  { backfill: Backfilled } | { tables: BackfilledTables } | { latency: readonly BesideLatency[] } | { drains: BesideDrains }
+> {
   if (values.latency) {
     const beside = { rows: changes, pairs, perSecond: steadyPerSecond, seconds }
     return { latency: await backfillLatency(bench, beside, (result) => say(besideLatencyLines(result))) }
@@ -160,6 +165,11 @@ async function backfills(): Promise<{ backfill: Backfilled } | { latency: readon
     const drains = await backfillDrains(bench, { ...BESIDE_DRAIN, pairs }, say)
     say(`\n${besideDrainLines(drains)}`)
     return { drains }
+  }
+  if (values.tables !== undefined) {
+    const measured = await backfillTables(bench, whole('tables', values.tables))
+    say(`\n${backfillTablesLines(measured)}`)
+    return { tables: measured }
   }
   const measured = await backfill(bench, { rows: changes, pairs, isWide: values.wide }, say)
   say(`\n${backfillLines(measured)}`)
