@@ -24,6 +24,7 @@ import type { Log } from '../engine/log/log.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { NodeRegistry } from '../engine/state/node-registry.ts'
+import type { RunningBackfill } from '../engine/state/backfills.ts'
 import type { ResourceCache } from '../engine/state/resource-cache.ts'
 import { NO_RESOURCES, type ResourceLists, type ResourceStore, type Resources } from '../engine/state/resource-store.ts'
 import type { Egress } from '../engine/net/egress.ts'
@@ -180,20 +181,11 @@ export class Engine {
     )
   }
 
-  /** Tells by their ids why active backfills of these sinks stand still, as far as they are read here. */
-  async waitingBackfills(sinkIds: readonly string[]): Promise<Readonly<Record<string, string>>> {
-    const held = this.#backfillStatuses().filter(({ sinkId, state }) => sinkIds.includes(sinkId) && state !== 'reading')
-    return Object.fromEntries(held.map((each) => [each.id, waitsFor(each)]))
-  }
-
-  #backfillStatuses(): readonly BackfillStatus[] {
-    return [...this.#sources.values()].flatMap((source) => source.backfills.statuses)
-  }
-
   actors(): readonly ActorStatus[] {
+    const backfills = [...this.#sources.values()].flatMap((source) => source.backfills.statuses)
     return [...this.#sources.values(), ...this.#sinks.values()]
       .map((actor) => actor.status())
-      .concat(this.#backfillStatuses().map((each) => this.#backfillActor(each)))
+      .concat(backfills.map((each) => this.#backfillActor(each)))
   }
 
   /** Each stream with its readers and the bytes that it takes, as this process looked at them some seconds ago. */
@@ -460,17 +452,14 @@ export class Engine {
     return {
       ...this.#options,
       backfills: {
-        running: () =>
-          this.#options.cache.sinks
-            .filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
-            .flatMap(({ id: sinkId, backfills }) => backfills.map((backfill) => ({ sinkId, backfill }))),
-        takes: ({ sinkId, backfill: { table } }) => {
+        running: () => this.#runningBackfills(databaseId),
+        takes: ({ sinkId, table }) => {
           const sink = this.#options.cache.sink(sinkId)
           return sink === undefined || takesTable(sink.source, table.slice(0, table.indexOf('.')), table)
         },
-        ended: async ({ sinkId, backfill }, end) => {
-          const sink = this.#options.cache.sink(sinkId)
-          if (sink) await this.#backfills.move(sink, backfill.id, end)
+        ended: async (end) => {
+          const sink = this.#options.cache.sink(end.sinkId)
+          return sink !== undefined && (await this.#backfills.end(sink, end))
         },
         sink: (id) => this.#deliveringSink(id),
       },
@@ -479,6 +468,12 @@ export class Engine {
         for (const sink of this.#options.cache.sinks) if (sink.databaseId === databaseId) this.#sinks.get(sink.id)?.routed()
       },
     }
+  }
+
+  #runningBackfills(databaseId: string): readonly RunningBackfill[] {
+    const { sinks, backfills } = this.#options.cache
+    const own = new Set(sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled').map(({ id }) => id))
+    return backfills.filter(({ sinkId }) => own.has(sinkId))
   }
 
   /** A sink that runs here may be started anew: it is looked up each time. */
@@ -537,9 +532,4 @@ export class Engine {
 function stillThere<T>(kind: string, found: T | undefined): T {
   if (!found) throw new EngineError('NOT_FOUND', `the ${kind} does not exist any more`)
   return found
-}
-
-function waitsFor({ state, cause = 'it is about to go on' }: BackfillStatus): string {
-  if (state === 'queued') return 'it is not its turn yet: others of its database are read'
-  return state === 'failing' ? `it failed for now, and is tried again: ${cause}` : cause
 }

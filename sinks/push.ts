@@ -102,10 +102,7 @@ export type PushOptions = Readonly<{
   database: Database
   /** the one that the destination names; undefined: it names none, or one that is gone */
   endpoint: HttpEndpoint | undefined
-  /**
-   * which addresses may be connected to, whatever the protocol: a wire of HTTP gives it to its `HttpPool`; another one checks names by
-   * `guardedLookup`, and addresses before it connects
-   */
+  /** which addresses may be connected to: wires connect through what checks it (engine/net), whatever their protocol */
   egress: Egress
   /** connections, at most */
   concurrency: number

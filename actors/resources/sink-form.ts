@@ -20,7 +20,8 @@ import type { Destination } from '../../engine/state/destinations.ts'
 import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, readOnly, type ResourceForm } from './form.ts'
-import { BackfillOut, backfillOut, initialBackfill, InitialBackfillIn, type ShownBackfill } from './backfill-form.ts'
+import { BackfillOut, backfillOut, initialBackfill, InitialBackfillIn } from './backfill-form.ts'
+import type { Backfill } from '../../engine/state/backfills.ts'
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
@@ -59,7 +60,7 @@ export const SinkOut = Type.Object({
 })
 
 /** Shows a sink, of its secrets only enough to know them. @param backfills of it that have not ended */
-export function sinkOut(sink: Sink, health: Health, backfills: readonly ShownBackfill[] = []): Record<string, unknown> {
+export function sinkOut(sink: Sink, health: Health, backfills: readonly Backfill[] = []): Record<string, unknown> {
   return {
     id: sink.id,
     name: sink.name,
@@ -262,7 +263,7 @@ export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
       id: _id,
       accountId: _account,
       databaseId: _database,
-      backfills: _backfills,
+      hasBackfills: _hasBackfills,
       name,
       database,
       status,

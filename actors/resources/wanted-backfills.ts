@@ -53,8 +53,6 @@ async function refuseUnreadable(
     condition: where ?? null,
   }))
   const refused = await refusedBySource(source, asked)
-  const told = ({ reason }: Readonly<{ reason: string }>, table = '') =>
-    wanted.length > 1 && !reason.startsWith(table) ? `${reason} (of ${table})` : reason
-  const reasons = refused.flatMap((one, i): Reason[] => (one ? [[fieldOf(one.part, i), told(one, wanted[i]?.table)]] : []))
+  const reasons = refused.flatMap((one, i): Reason[] => (one ? [[fieldOf(one.part, i), one.reason]] : []))
   if (reasons.length > 0) throw invalid(reasons)
 }

@@ -7,16 +7,22 @@
  *     └──── waiting ◀────┘ its sink takes no more for now, its source is left alone for now, it has no stream yet, or it failed for now
  *
  *  Only `reading` has a turn: a backfill that waits holds up no other one. Of those that queue the next is one of the sink that reads
- *  the fewest.
+ *  the fewest. Those that begin together are first looked at together: of tables that are empty nothing else is done.
+ *
+ *  A backfill whose end could not be put on record, or that goes on being named as active, is tried again with pauses that grow, however
+ *  often anything else changes meanwhile.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { backOff } from '../../engine/back-off.ts'
-import { BackfillRun, BACKFILL_MARK, type BackfillKeeper, type RunEnd, type StreamingSource } from '../../engine/backfill/backfill-run.ts'
+import { BackfillRun, type BackfillKeeper, type RunEnd, type StreamingSource } from '../../engine/backfill/backfill-run.ts'
 import type { BackfillLimits } from '../../engine/backfill/backfill-limits.ts'
+import { emptyTables } from '../../engine/backfill/empty-tables.ts'
+import { BACKFILL_MARK, Marks } from '../../engine/backfill/marks.ts'
+import { PageSessions } from '../../engine/backfill/page-sessions.ts'
+import { TABLES_AT_ONCE } from '../../engine/backfill/source-table.ts'
 import { Windows } from '../../engine/backfill/windows.ts'
 import { Bell } from '../../engine/bell.ts'
 import { EngineError, errorText } from '../../engine/errors.ts'
-import { fieldsOf } from '../../engine/json.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { parseLsn } from '../../engine/lsn.ts'
 import type { SourceMeter } from '../../engine/meters.ts'
@@ -25,8 +31,10 @@ import type { Query } from '../../engine/postgres/query.ts'
 import {
   backfillOf,
   saveDurablePage,
+  saveEmpty,
   saveInitialCount,
   type Backfill,
+  type BackfillEnd,
   type DurablePage,
   type RunningBackfill,
 } from '../../engine/state/backfills.ts'
@@ -39,19 +47,14 @@ import { incarnationsOf } from '../../engine/wal/source-store.ts'
 import { SinkRoom, type DeliveringSink, type SinkRoomHome } from './sink-room.ts'
 import { SourceStrain } from './source-strain.ts'
 
-/** A backfill of a sink. */
-export type SinkBackfill = Readonly<{ sinkId: string; backfill: RunningBackfill }>
-/** How a backfill ended. */
-export type BackfillEnd = Readonly<{ state: 'completed' | 'failed'; error?: Backfill['error'] }>
-
 /** What the backfills of a source are given. */
 export type BackfillHome = Readonly<{
   /** those of its sinks that have not ended, as they are now */
-  running: () => readonly SinkBackfill[]
+  running: () => readonly RunningBackfill[]
   /** Whether its sink takes the table, as the sink is now. */
-  takes: (of: SinkBackfill) => boolean
-  /** Puts on record how one ended. */
-  ended: (of: SinkBackfill, end: BackfillEnd) => Promise<void>
+  takes: (of: RunningBackfill) => boolean
+  /** Puts on record how one ended. @returns false: it was not active any more */
+  ended: (end: BackfillEnd) => Promise<boolean>
   /** A sink, as far as this process delivers its messages; undefined: it is gone. */
   sink: (sinkId: string) => DeliveringSink | undefined
   log: SinkRoomHome['log']
@@ -74,13 +77,13 @@ const TOLD_AFTER_MS = 30_000
 const STEADY_PARTS = 10
 
 const WAITS = {
-  stream: 'its sink has no stream of its own yet',
+  stream: 'it waits until its sink has a stream of its own',
   sink: 'its sink takes no more for now: it is paused, or delivers less than is there; it goes on when messages are delivered',
 } as const
 
 /** One backfill that is active. */
 type Job = {
-  readonly of: SinkBackfill
+  readonly of: RunningBackfill
   readonly stop: AbortController
   /** rung when it may be worth another look */
   readonly changed: Bell
@@ -92,6 +95,8 @@ type Job = {
   rows: number | undefined
   processed: number
   ingested: number
+  /** ms since the epoch */
+  insertedAt: number
   /** it was said that it begins */
   isTold: boolean
 }
@@ -102,7 +107,8 @@ export class SourceBackfills {
   readonly #database: Database
   readonly #home: BackfillHome
   readonly #windows = new Windows()
-  readonly #runs = new Set<BackfillRun>()
+  #marks: Marks | undefined
+  #sessions: PageSessions | undefined
   /** by id */
   readonly #jobs = new Map<string, Job>()
   readonly #reading = new Set<Job>()
@@ -125,16 +131,18 @@ export class SourceBackfills {
 
   /** What a run of the source works with. */
   get hooks(): Readonly<{ marks: ReadonlyMap<string, MarkHandler>; watcher: Windows }> {
-    return { marks: new Map([[BACKFILL_MARK, (mark: Mark) => this.#met(mark)]]), watcher: this.#windows }
+    return { marks: new Map([[BACKFILL_MARK, (mark: Mark) => this.#marks?.met(mark)]]), watcher: this.#windows }
   }
 
   /** The source streams here, by this run. @param term under which it does */
   begin(run: SourceRun, term: number): void {
-    const { slot } = this.#database
+    const { id, slot, connection } = this.#database
     const { maxStandbyLagBytes } = this.#home.limits
     this.#run = run
     this.#term = term
     this.#ended = new AbortController()
+    this.#marks = new Marks(id, run.query)
+    this.#sessions = new PageSessions(connection, `tailrace backfill ${slot.name}`)
     this.#strain = new SourceStrain({ query: run.query, slot: slot.name, maxStandbyLagBytes })
     this.#rooms.clear()
     this.#windows.begin()
@@ -144,6 +152,7 @@ export class SourceBackfills {
   /** The run has ended. */
   end(): void {
     this.#ended.abort()
+    this.#sessions?.[Symbol.dispose]()
     this.#run = undefined
   }
 
@@ -154,24 +163,26 @@ export class SourceBackfills {
 
   /** Backfills have begun or changed, or streams of sinks have. */
   look(): void {
+    for (const { changed } of this.#jobs.values()) changed.ring()
+    this.#lookForOthers()
+  }
+
+  /** Stops what is not active any more, and begins what has become active. */
+  #lookForOthers(): void {
     const run = this.#run
     if (!run) return
-    const active = this.#home.running().filter(({ backfill }) => backfill.state === 'active')
-    const ids = new Set(active.map(({ backfill }) => backfill.id))
+    const active = this.#home.running().filter(({ state }) => state === 'active')
+    const ids = new Set(active.map(({ id }) => id))
     for (const [id, { stop }] of this.#jobs) if (!ids.has(id)) stop.abort()
-    for (const of of active) {
-      const job = this.#jobs.get(of.backfill.id)
-      if (job) job.changed.ring()
-      else void this.#tend(of, run)
-    }
+    const others = active.filter(({ id }) => !this.#jobs.has(id)).map(jobOf)
+    for (const job of others) this.#jobs.set(job.of.id, job)
+    for (const jobs of Map.groupBy(others, ({ of }) => of.sinkId).values())
+      for (let from = 0; from < jobs.length; from += TABLES_AT_ONCE) void this.#tendAll(jobs.slice(from, from + TABLES_AT_ONCE), run)
   }
 
   /** Those that are active, as they are now. */
   get statuses(): readonly BackfillStatus[] {
-    return [...this.#jobs.values()].map(({ of, state, cause, since, lastError, rows, processed, ingested }) => {
-      const { id, table } = of.backfill
-      return { id, table, sinkId: of.sinkId, state, cause, since, lastError, rows, processed, ingested }
-    })
+    return [...this.#jobs.values()].map(statusOf)
   }
 
   /** What holds up the backfills of a sink for long, for its health. */
@@ -184,28 +195,74 @@ export class SourceBackfills {
     })
   }
 
-  #met({ content, ...mark }: Mark): void {
-    const { database, mark: id } = fieldsOf(parsed(content))
-    if (database !== this.#database.id || typeof id !== 'string') return
-    for (const run of this.#runs) if (run.met(id, { content, ...mark })) return
+  /** Reads backfills of a sink that begin together. */
+  async #tendAll(jobs: readonly Job[], run: SourceRun): Promise<void> {
+    const { signal } = this.#ended
+    const wholes = jobs.filter(({ of }) => of.sortColumn === null && of.condition === null)
+    try {
+      for (let looks = 1, isKnown = false; !isKnown && !signal.aborted; looks++) {
+        const left = wholes.filter(({ stop }) => !stop.signal.aborted)
+        const [first, second] = left
+        isKnown = !first || !second || (await this.#endEmpty(left, run, signal))
+        if (isKnown || !first) break
+        for (const job of left) enter(job, 'waiting', WAITS.stream)
+        await first.changed.wait(signal, backOff(PAUSES, looks))
+      }
+    } catch (err) {
+      // what is wrong is said by the one that it is wrong with
+      if (!signal.aborted) this.#home.logger.debug({ err }, 'which tables are empty is found out one by one')
+    }
+    for (const job of jobs) void this.#tend(job, run)
+  }
+
+  /** Ends those of many backfills of a sink whose tables are empty. @returns false: the sink has no stream of its own yet */
+  async #endEmpty(jobs: readonly Job[], run: SourceRun, signal: AbortSignal): Promise<boolean> {
+    const wanted = jobs.filter(({ of }) => this.#home.takes(of))
+    const [first] = wanted
+    const sessions = this.#sessions
+    if (!first || !sessions) return true
+    await this.#mayRead(signal)
+    const leave = await this.#turn(first, signal)
+    const found = await this.#emptyOf(wanted, run, { sessions, signal }).finally(leave)
+    if (!found) return false
+    const saved = await saveEmpty(this.#home.state, this.#owner, found)
+    this.#home.meter.backfilled({ pages: saved.size })
+    await Promise.all(wanted.filter(({ of }) => saved.has(of.id)).map((job) => this.#home.ended(endOf(job, 'completed'))))
+    if (saved.size > 0) this.#home.logger.info({ sink: first.of.sinkId, tables: saved.size }, 'backfills of empty tables are completed')
+    return true
+  }
+
+  async #emptyOf(jobs: readonly Job[], run: SourceRun, { sessions, signal }: Readonly<{ sessions: PageSessions; signal: AbortSignal }>) {
+    const session = await sessions.take(Math.min(...jobs.map(({ of }) => of.maxTimeoutMs)))
+    const close = () => session.close()
+    signal.addEventListener('abort', close)
+    try {
+      return await emptyTables(
+        this.#sourceOf(run, signal),
+        session,
+        jobs.map(({ of }) => of),
+      )
+    } catch (error) {
+      close()
+      throw error
+    } finally {
+      signal.removeEventListener('abort', close)
+      sessions.give(session)
+    }
   }
 
   /** Reads a backfill to its end, or until it is to stop. */
-  async #tend(of: SinkBackfill, run: SourceRun): Promise<void> {
-    const { id } = of.backfill
-    const job: Job = {
-      ...{ of, stop: new AbortController(), changed: new Bell(), state: 'queued', cause: undefined, since: new Date() },
-      ...{ lastError: undefined, rows: undefined, processed: 0, ingested: 0, isTold: false },
-    }
-    this.#jobs.set(id, job)
+  async #tend(job: Job, run: SourceRun): Promise<void> {
+    const { id } = job.of
     const signal = AbortSignal.any([job.stop.signal, this.#ended.signal])
     let isOver = false
     for (let failures = 0, looks = 0; !signal.aborted && !isOver;) {
       const before = job.ingested
       try {
         const end = await this.#inTurn(job, run, signal)
-        failures = 0
-        isOver = end === 'done'
+        if (end === 'done') isOver = await this.#completed(job)
+        else failures = 0
+        if (end === 'done' && !isOver) await pause(++failures, signal)
         if (end === 'waiting') {
           enter(job, 'waiting', WAITS.stream)
           await job.changed.wait(signal, backOff(PAUSES, ++looks)) // it is told when the streams have changed
@@ -214,38 +271,48 @@ export class SourceBackfills {
         if (signal.aborted) break
         if (job.ingested > before) failures = 0
         isOver = await this.#couldNot(job, error)
-        if (!isOver) await job.changed.wait(signal, backOff(PAUSES, ++failures))
+        if (!isOver) await pause(++failures, signal)
       }
     }
     if (job.isTold && !isOver && job.stop.signal.aborted)
       this.#say(job, 'a backfill reads no more for now: it was paused or has ended, or its sink is off')
     this.#jobs.delete(id)
-    this.look()
+    this.#lookForOthers()
+  }
+
+  /** It was read to its end. @returns whether that is on record */
+  async #completed(job: Job): Promise<boolean> {
+    if (!(await this.#ends(job, endOf(job, 'completed')))) return false
+    this.#say(job, 'a backfill is completed', { added: job.ingested, seconds: Math.round((Date.now() - job.insertedAt) / 100) / 10 })
+    return true
+  }
+
+  /** Puts the end of a backfill on record. @returns whether it is not active any more, as far as this process knows */
+  async #ends({ of }: Job, end: BackfillEnd): Promise<boolean> {
+    const isRecorded = await this.#home.ended(end)
+    return isRecorded && !this.#home.running().some(({ id, state }) => id === of.id && state === 'active')
   }
 
   /** It could not be read. @returns whether that is its end */
   async #couldNot(job: Job, error: unknown): Promise<boolean> {
-    const { table } = job.of.backfill
+    const { id, table } = job.of
     job.lastError = { error, at: new Date() }
     enter(job, 'failing', errorText(error))
     if (error instanceof EngineError && error.code === 'BACKFILL_REFUSED') {
       const { code, message } = error
       try {
-        await this.#home.ended(job.of, { state: 'failed', error: { code, message } })
-        this.#home.logger.error(
-          { backfill: job.of.backfill.id, table, code, rows: job.processed },
-          `a backfill has failed: ${loggable(error)}`,
-        )
+        if (!(await this.#ends(job, { ...endOf(job, 'failed'), error: { code, message } }))) return false
+        this.#home.logger.error({ backfill: id, table, code, rows: job.processed }, `a backfill has failed: ${message}`)
         return true
       } catch (err) {
-        this.#home.logger.warn({ backfill: job.of.backfill.id, err }, 'the end of a backfill could not be put on record; it is tried again')
+        this.#home.logger.warn({ backfill: id, err }, 'the end of a backfill could not be put on record; it is tried again')
         return false
       }
     }
     // what was begun anew on purpose, and what has ended meanwhile, is no failure
     const isPlain = error instanceof EngineError && error.code === 'BACKFILL_INTERRUPTED'
     const text = 'a backfill goes on behind its last durable page'
-    this.#home.logger[isPlain ? 'info' : 'warn']({ backfill: job.of.backfill.id, table, err: error }, text)
+    this.#home.logger[isPlain ? 'info' : 'warn']({ backfill: id, table, err: error }, text)
     return false
   }
 
@@ -296,27 +363,21 @@ export class SourceBackfills {
   }
 
   async #readOnce(job: Job, run: SourceRun, { room, signal }: Readonly<{ room: SinkRoom; signal: AbortSignal }>): Promise<RunEnd> {
-    const { sinkId, backfill } = job.of
-    const { state, ended, takes, maxMessageBytes, meter, limits } = this.#home
-    if (!takes(job.of))
+    const backfill = job.of
+    const sessions = this.#sessions
+    const { state, takes, meter, limits } = this.#home
+    if (!takes(backfill))
       throw new EngineError('BACKFILL_REFUSED', `the sink does not take ${backfill.table} any more`, { table: backfill.table })
-    const stored = await backfillOf(state, sinkId, backfill.id)
-    if (stored?.state !== 'active') return 'waiting' // it has ended, which is told soon
+    const stored = await backfillOf(state, backfill.sinkId, backfill.id)
+    if (stored?.state !== 'active' || !sessions) return 'waiting' // it has ended, which is told soon
     const from = await this.#lastPage(stored)
     job.rows = stored.rowsInitial
+    job.insertedAt = stored.insertedAt.getTime()
     job.processed = from?.processed ?? 0
     job.ingested = from?.ingested ?? 0
     if (!job.isTold) this.#say(job, from ? 'a backfill goes on' : 'a backfill begins')
     job.isTold = true
-    const source: StreamingSource = {
-      database: this.#database,
-      query: run.query,
-      windows: this.#windows,
-      durable: (position) => this.#untilDurable(run, position, signal),
-      signal,
-      maxMessageBytes,
-    }
-    const owner = { databaseId: this.#database.id, term: this.#term }
+    const owner = this.#owner
     const most = Math.max(1, Math.ceil(limits.rowsPerSecond / STEADY_PARTS))
     const keeper: BackfillKeeper = {
       mayRead: (end) => this.#mayRead(end),
@@ -342,20 +403,29 @@ export class SourceBackfills {
       },
       warned: (what) => this.#home.logger.warn({ backfill: backfill.id, table: backfill.table }, what),
     }
-    if (from?.after !== null) {
-      const reading = await BackfillRun.open(backfill, sinkId, { source, keeper, from })
-      this.#runs.add(reading)
-      try {
-        const end = await reading.run()
-        if (end !== 'done') return end
-      } finally {
-        this.#runs.delete(reading)
-      }
+    if (from?.after === null) return 'done'
+    const session = await sessions.take(backfill.maxTimeoutMs)
+    try {
+      return await new BackfillRun(backfill, session, { source: this.#sourceOf(run, signal), keeper, from }).run()
+    } finally {
+      sessions.give(session)
     }
-    await ended(job.of, { state: 'completed' })
-    const seconds = Math.round((Date.now() - stored.insertedAt.getTime()) / 100) / 10
-    this.#say(job, 'a backfill is completed', { added: job.ingested, seconds })
-    return 'done'
+  }
+
+  #sourceOf(run: SourceRun, signal: AbortSignal): StreamingSource {
+    return {
+      database: this.#database,
+      query: run.query,
+      windows: this.#windows,
+      marks: this.#marks ?? new Marks(this.#database.id, run.query),
+      durable: (position) => this.#untilDurable(run, position, signal),
+      signal,
+      maxMessageBytes: this.#home.maxMessageBytes,
+    }
+  }
+
+  get #owner() {
+    return { databaseId: this.#database.id, term: this.#term }
   }
 
   /** The last page whose place is of the past that the server has: what was read above a switch of timelines is read again. */
@@ -392,7 +462,7 @@ export class SourceBackfills {
   }
 
   #say({ of, processed }: Job, text: string, more: Readonly<Record<string, number>> = {}): void {
-    const { id, table } = of.backfill
+    const { id, table } = of
     this.#home.logger.info({ backfill: id, sink: of.sinkId, table, rows: processed, ...more }, text)
   }
 
@@ -414,21 +484,26 @@ export class SourceBackfills {
   }
 }
 
-/** Why a backfill failed, for the log: what Postgres says may have values of rows in it. */
-const loggable = ({ message, context: { sqlstate } }: EngineError): string =>
-  sqlstate === undefined ? message : `PostgreSQL refuses to read it (${sqlstate}); the backfill itself has its words`
+function jobOf(of: RunningBackfill): Job {
+  return {
+    ...{ of, stop: new AbortController(), changed: new Bell(), state: 'queued', cause: undefined, since: new Date() },
+    ...{ lastError: undefined, rows: undefined, processed: 0, ingested: 0, insertedAt: 0, isTold: false },
+  }
+}
+
+function statusOf({ of: { id, table, sinkId }, state, cause, since, lastError, rows, processed, ingested }: Job): BackfillStatus {
+  return { id, table, sinkId, state, cause, since, lastError, rows, processed, ingested }
+}
+
+const endOf = ({ of: { id, sinkId } }: Job, state: BackfillEnd['state']): BackfillEnd => ({ id, sinkId, state })
+
+/** Waits after so many failures in a row, whatever changes meanwhile. */
+const pause = (failures: number, signal: AbortSignal): Promise<void> =>
+  delay(backOff(PAUSES, failures), undefined, { signal }).catch(() => undefined)
 
 function enter(job: Job, state: BackfillStatus['state'], cause?: string): void {
   const isHeld = (of: BackfillStatus['state']) => of === 'waiting' || of === 'failing'
   if (job.state !== state && !(isHeld(job.state) && isHeld(state))) job.since = new Date()
   job.state = state
   job.cause = cause
-}
-
-function parsed(content: Buffer): unknown {
-  try {
-    return JSON.parse(content.toString('utf8'))
-  } catch {
-    return undefined // anybody may write a message of this prefix
-  }
 }

@@ -11,7 +11,7 @@ import { toSourceError } from '../wal/connection/source-error.ts'
 import { refuseHeavyPages } from './page-plan.ts'
 import { pageQuery } from './page-query.ts'
 import { PageSession } from './page-session.ts'
-import { describeSource, type TableAsked } from './source-table.ts'
+import { describeSource, describeSources, TABLES_AT_ONCE, type TableAsked } from './source-table.ts'
 import { refuseVolatileCalls } from './volatile-calls.ts'
 
 /** A source, as far as it has to be known to be asked. */
@@ -49,9 +49,10 @@ export async function refusedBySource(
 ): Promise<readonly (RefusedPart | undefined)[]> {
   try {
     return await asking(connection, async (session) => {
-      const refused: (RefusedPart | undefined)[] = []
-      for (const one of asked) refused.push(await refusedPart(session, publication, one))
-      return refused
+      const wholes = asked.filter((one) => one.sortColumn === null && one.condition === null && one.startPosition === null)
+      const refused = await refusedWholes(session, publication, wholes)
+      for (const one of asked) if (!refused.has(one)) refused.set(one, await refusedPart(session, publication, one))
+      return asked.map((one) => refused.get(one))
     })
   } catch (error) {
     const isToLookAt = asked.some(({ sortColumn, condition }) => sortColumn !== null || condition !== null)
@@ -69,6 +70,27 @@ async function asking<T>(connection: Connection, work: (session: PageSession) =>
   } finally {
     session.close()
   }
+}
+
+/** Asks of whole tables many at a time. @returns without those that have to be asked of alone: one failed, and nobody knows which */
+async function refusedWholes(session: PageSession, publication: string, asked: readonly TableAsked[]) {
+  const refused = new Map<TableAsked, RefusedPart | undefined>()
+  for (let from = 0; from < asked.length; from += TABLES_AT_ONCE) {
+    const some = asked.slice(from, from + TABLES_AT_ONCE)
+    try {
+      await session.query('begin read only')
+      const described = await describeSources(session.query, publication, some)
+      for (const [i, one] of some.entries()) {
+        const table = described[i]
+        refused.set(one, table instanceof EngineError ? { part: 'table', reason: refusalIn(table) } : undefined)
+      }
+    } catch (error) {
+      if (sqlstateOf(error) === undefined) throw error
+    } finally {
+      await session.end()
+    }
+  }
+  return refused
 }
 
 async function refusedPart(session: PageSession, publication: string, asked: TableAsked): Promise<RefusedPart | undefined> {

@@ -8,9 +8,8 @@
  *      to its high mark; of what changed between both the stream has the newer. So no row comes after a newer change of itself.
  *  B2. What was read and is not durable is forgotten with the run: marks name the run, and another one ignores them and reads again
  *      behind the last slice that is durable (docs/rules.md, rule 32).
- *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read; of great rows fewer.
+ *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read.
  */
-import { randomUUID } from 'node:crypto'
 import { EngineError } from '../errors.ts'
 import type { TopicName } from '../log/log.ts'
 import type { Lsn } from '../lsn.ts'
@@ -22,14 +21,12 @@ import type { Database } from '../state/resources.ts'
 import type { Mark, OwnStream } from '../wal/change-packer.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
 import { estimateRows, refuseHeavyPages } from './page-plan.ts'
+import { interrupted, type Marks } from './marks.ts'
 import { endOf, pageQuery, rowsAtQuery, rowsQuery, type After } from './page-query.ts'
 import { PageRows } from './page-rows.ts'
-import { PageSession, type OnCopiedRow } from './page-session.ts'
+import type { OnCopiedRow, PageSession } from './page-session.ts'
 import { describeSource, refusalOf, type SourceTable } from './source-table.ts'
 import { type RowIdentity, Window, type Windows } from './windows.ts'
-
-/** Prefix of the transactional logical message that marks a page of a backfill. */
-export const BACKFILL_MARK = 'tailrace:backfill'
 
 const FIRST_ROWS = 1_000
 const MOST_ROWS = 1_000_000
@@ -37,8 +34,7 @@ const MOST_ROWS = 1_000_000
 const PAGE_MS = 1_000
 /** Rows of a slice are rendered to so much: they are held until their mark comes, and are added to the stream at once. */
 const SLICE_BYTES = 1024 * 1024
-const MAX_OPEN = 8
-const MAX_OPEN_BYTES = MAX_OPEN * SLICE_BYTES
+const MAX_OPEN = 4
 /** A reader that may not go on for so long ends its page: the statement would hold its snapshot. */
 const HELD_MS = 200
 /** One that may not begin a page for so long ends its run: windows would grow, and others may read meanwhile. */
@@ -51,9 +47,9 @@ const MOST_TRIES = 20
 /** What a backfill needs of the source that streams here. */
 export type StreamingSource = Readonly<{
   database: Database
-  /** on a session that waits for no standby when it commits: marks are written there */
   query: Query
   windows: Windows
+  marks: Pick<Marks, 'write'>
   /** settles when everything up to a place is durable in the log; rejects when the run ends */
   durable: (position: Position) => Promise<void>
   /** ends with the run */
@@ -110,7 +106,6 @@ type Released = Readonly<{ position: Position; processed: number; ingested: numb
 /** Reads one backfill to its end, or until its run ends. */
 export class BackfillRun {
   readonly #backfill: RunningBackfill
-  readonly #sinkId: string
   readonly #source: StreamingSource
   readonly #keeper: BackfillKeeper
   /** with the run of the source, or this one */
@@ -118,11 +113,7 @@ export class BackfillRun {
   readonly #ended = new AbortController()
   /** those that it has open */
   readonly #windows = new Set<Window>()
-  /** marks that were written and have not come back, by id */
-  readonly #marks = new Map<string, (mark: Mark) => void>()
   readonly #session: PageSession
-  /** the last mark is written */
-  #written: Promise<unknown> = Promise.resolve()
   /** rows of the next page */
   #limit = FIRST_ROWS
   /** rows of the slice that is being read */
@@ -142,19 +133,12 @@ export class BackfillRun {
   readonly #spare: PageRows[] = []
   /** the last slice that is durable */
   #newest: Released | undefined
-  /** slices that are released and not durable, in their order */
+  /** slices that are released and not saved, in their order */
   readonly #open: Promise<void>[] = []
-  #openBytes = 0
-  /** the last slice that is durable and behind which another run could go on, until its place is being saved */
-  #unsaved: Readonly<{ at: Released; after: readonly string[] }> | undefined
-  /** the last save that was asked for */
-  #saved: Promise<void> = Promise.resolve()
-  /** why the run ends: a slice could not be released, or its place not be saved */
-  #failure: Readonly<{ error: unknown }> | undefined
 
-  private constructor(backfill: RunningBackfill, sinkId: string, session: PageSession, { source, keeper, from }: RunOptions) {
+  /** @param session to read on; when the run has failed, it is of no more use */
+  constructor(backfill: RunningBackfill, session: PageSession, { source, keeper, from }: RunOptions) {
     this.#backfill = backfill
-    this.#sinkId = sinkId
     this.#session = session
     this.#source = source
     this.#signal = AbortSignal.any([source.signal, this.#ended.signal])
@@ -165,21 +149,6 @@ export class BackfillRun {
     this.#ingested = from?.ingested ?? 0
   }
 
-  /** Connects. @throws EngineError of toSourceError */
-  static async open(backfill: RunningBackfill, sinkId: string, options: RunOptions): Promise<BackfillRun> {
-    const { connection, slot } = options.source.database
-    const session = await PageSession.open(connection, `tailrace backfill ${slot.name}`, backfill.maxTimeoutMs)
-    return new BackfillRun(backfill, sinkId, session, options)
-  }
-
-  /** Whether a mark is of this run of this backfill: then what it was written for is done, at its place. */
-  met(id: string, mark: Mark): boolean {
-    const meet = this.#marks.get(id)
-    this.#marks.delete(id)
-    meet?.(mark)
-    return meet !== undefined
-  }
-
   /**
    * Reads on behind the last page that is durable.
    * @returns 'done': the table is read to its end, and all of it is durable; 'waiting': the sink has no stream of its own yet;
@@ -188,15 +157,17 @@ export class BackfillRun {
    */
   async run(): Promise<RunEnd> {
     const { signal, windows } = this.#source
-    this.#signal.addEventListener('abort', () => this.#session.close())
+    const close = () => this.#session.close()
+    signal.addEventListener('abort', close)
     try {
       return await this.#readAll()
     } catch (error) {
+      close()
       if (signal.aborted) throw new EngineError('STOPPING', 'the run of the backfill has ended')
       throw refusalOf(error, this.#backfill) ?? toSourceError(error, 'connecting')
     } finally {
+      signal.removeEventListener('abort', close)
       this.#ended.abort()
-      this.#unsaved = undefined
       for (const window of this.#windows) windows.close(window)
     }
   }
@@ -214,10 +185,10 @@ export class BackfillRun {
       this.#orderedBy = table.orderedBy
     }
     let begun = this.#begin(table)
+    begun.catch(() => undefined) // the run may end before it is waited for
     for (let isRead = false; !isRead || this.#again.size > 0;) {
       if (!(await this.#goesOn(AWAY_MS))) {
         await Promise.all(this.#open)
-        await this.#saved
         return 'held'
       }
       const page = await begun
@@ -234,7 +205,6 @@ export class BackfillRun {
       this.#closeRead(page)
       if (isRead || keys.length > 0) await Promise.all(this.#open)
     }
-    await this.#saved
     if (this.#newest) await this.#save(this.#newest, null)
     return 'done'
   }
@@ -253,7 +223,7 @@ export class BackfillRun {
   async #begin({ relation, order, identity, identityColumns }: SourceTable): Promise<BegunPage | undefined> {
     const anyMoves = order.some((column) => identityColumns.every(({ index }) => index !== column.index))
     return this.#mark((mark) => {
-      const stream = mark.ownStream(this.#sinkId, relation)
+      const stream = mark.ownStream(this.#backfill.sinkId, relation)
       if (!stream) return undefined
       const window = new Window(relation.oid, stream, identity, anyMoves)
       this.#source.windows.open(window)
@@ -307,8 +277,7 @@ export class BackfillRun {
     const signal = AbortSignal.any([this.#signal, late.signal])
     this.#granted = Infinity // what has arrived already belongs to the next slice
     try {
-      if (this.#failure) throw this.#failure.error
-      while (this.#open.length >= MAX_OPEN || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]
+      if (this.#open.length >= MAX_OPEN) await this.#open[0]
       await this.#keeper.mayRead(signal)
       this.#granted = await this.#keeper.room(signal)
       return true
@@ -332,25 +301,21 @@ export class BackfillRun {
     this.#release(page, { rows, after: this.#after ?? undefined, again: keys.length })
   }
 
-  /** The rows of a slice join the stream at a mark that is written now; once they are durable, that is saved soon. */
+  /** The rows of a slice join the stream at a mark that is written now; then, once they are durable, that is saved. */
   #release(page: BegunPage, slice: Slice): void {
     page.openSlices++
     const before = this.#open.at(-1)
     this.#keeper.read(slice.rows.count)
     const joined = this.#keeper.releasing(slice.rows.count)
-    const durable = this.#releaseNow(page, slice, { before, joined }).finally(() => {
+    const saved = this.#releaseNow(page, slice, { before, joined }).finally(() => {
       joined()
       page.openSlices--
       this.#closeRead(page)
+      this.#spare.push(slice.rows)
     })
-    const { bytes } = slice.rows
-    this.#open.push(durable)
-    this.#openBytes += bytes
-    const done = () => {
-      this.#open.splice(this.#open.indexOf(durable), 1)
-      this.#openBytes -= bytes
-    }
-    durable.then(done, (error: unknown) => (this.#failure ??= { error })) // it stays among them, too
+    this.#open.push(saved)
+    const done = () => void this.#open.splice(this.#open.indexOf(saved), 1)
+    saved.then(done, () => undefined) // a failure stays, and ends the run
   }
 
   async #releaseNow(
@@ -360,7 +325,7 @@ export class BackfillRun {
   ): Promise<void> {
     const released = await this.#mark((mark) => {
       const { relation, identity } = rows.of.table
-      const now = mark.ownStream(this.#sinkId, relation)
+      const now = mark.ownStream(this.#backfill.sinkId, relation)
       if (window.isVoid || now?.target.topic !== stream.target.topic || now.actions !== stream.actions) return undefined
       if (!isSame(window.identity, identity)) return undefined
       const { topic, partitions } = stream.target
@@ -395,26 +360,12 @@ export class BackfillRun {
     if (!released) throw interrupted('the table was emptied or changed, or the sink reads another stream or takes other actions')
     if (again === 0) this.#processed += rows.count
     this.#ingested += released.added
-    this.#spare.push(rows)
     const at = { position: released.position, processed: this.#processed, ingested: this.#ingested }
     await Promise.all([this.#source.durable(at.position), before])
     this.#againOpen -= again
     this.#newest = at
     // what has to be read again is not durable yet: another run would leave it out
-    if (after && this.#again.size === 0 && this.#againOpen === 0) this.#saveSoon(at, after)
-  }
-
-  /** One place is saved at a time: then the newest that has become durable meanwhile. A failure ends the run. */
-  #saveSoon(at: Released, after: readonly string[]): void {
-    const isAsked = this.#unsaved !== undefined
-    this.#unsaved = { at, after }
-    if (isAsked) return
-    this.#saved = this.#saved.then(async () => {
-      const newest = this.#unsaved
-      this.#unsaved = undefined
-      if (newest) await this.#save(newest.at, newest.after)
-    })
-    this.#saved.catch((error: unknown) => (this.#failure ??= { error }))
+    if (after && this.#again.size === 0 && this.#againOpen === 0) await this.#save(at, after)
   }
 
   async #save({ position: { history, lsn }, processed, ingested }: Released, after: readonly string[] | null): Promise<void> {
@@ -438,25 +389,8 @@ export class BackfillRun {
     return this.#spare.pop()?.begin(of) ?? new PageRows(of)
   }
 
-  /** Writes a mark. @returns what `meet` gives where the mark stands in the stream */
-  async #mark<T>(meet: (mark: Mark) => T): Promise<T> {
-    const { query, database } = this.#source
-    const signal = this.#signal
-    const id = randomUUID()
-    const met = Promise.withResolvers<T>()
-    const end = () => met.reject(interrupted('the run has ended'))
-    signal.addEventListener('abort', end)
-    this.#marks.set(id, (mark) => met.resolve(meet(mark)))
-    try {
-      const content = JSON.stringify({ database: database.id, mark: id })
-      const write = () => query('select pg_catalog.pg_logical_emit_message(true, $1, $2)', [BACKFILL_MARK, content])
-      this.#written = this.#written.then(write) // one after the other: pages stand in the stream in their order
-      this.#written.catch(met.reject)
-      return await met.promise
-    } finally {
-      signal.removeEventListener('abort', end)
-      this.#marks.delete(id)
-    }
+  #mark<T>(meet: (mark: Mark) => T): Promise<T> {
+    return this.#source.marks.write(meet, this.#signal)
   }
 
   /** The table may be another one than when the page before was read, in the same order: rows are read as it is now. */
@@ -494,5 +428,3 @@ function nextLimit(limit: number, count: number, tookMs: number, maxTimeoutMs: n
 }
 
 const TIMED_OUT = '57014'
-
-const interrupted = (why: string) => new EngineError('BACKFILL_INTERRUPTED', `the page of a backfill is read again: ${why}`)

@@ -3,12 +3,12 @@
  * transaction that shows every commit which was streamed before (docs/rules.md, rule 30).
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { Client, type QueryConfig } from 'pg'
+import { Client, type QueryConfig, type QueryResult } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import type { Query } from '../postgres/query.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
-import { CommitGate, COMMITTING_QUERY, SNAPSHOT_COLUMNS } from '../wal/connection/commit-gate.ts'
+import { CommitGate, COMMITTING_QUERY, SNAPSHOT_COLUMNS, type SnapshotRow } from '../wal/connection/commit-gate.ts'
 import { ReplicationWire } from '../wal/connection/replication-wire.ts'
 import { sourceClient } from '../wal/connection/source-client.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
@@ -47,8 +47,13 @@ export class PageSession {
   #view = new DataView(new ArrayBuffer(0))
   #isCut = false
   #pid = 0
+  #wasCut = false
+  #isClosed = false
+  /** of each of its queries */
+  readonly timeoutMs: number
 
   private constructor(connection: Connection, name: string, timeoutMs: number) {
+    this.timeoutMs = timeoutMs
     const settings = {
       statement_timeout: timeoutMs,
       lock_timeout: Math.min(LOCK_MS, timeoutMs),
@@ -61,7 +66,8 @@ export class PageSession {
     this.#wire = new ReplicationWire(config, (bytes, start, end) => this.#row(bytes, start, end))
     const answering = { ...config, connection: this.#wire, query_timeout: timeoutMs + ANSWER_MARGIN_MS }
     this.#client = new Client(answering)
-    this.#client.on('error', () => {}) // whoever reads is told by the query
+    this.#client.on('error', () => this.close()) // whoever reads is told by the query
+    this.#client.on('end', () => this.close())
   }
 
   /** @throws EngineError of toSourceError */
@@ -75,6 +81,11 @@ export class PageSession {
       throw toSourceError(error, 'connecting')
     }
     return session
+  }
+
+  /** Whether another backfill may read on it: a cancel that comes late must not end what that reads. */
+  get isFresh(): boolean {
+    return !this.#isClosed && !this.#wasCut
   }
 
   readonly query: Query = (sql, params) => this.#client.query<Record<string, unknown>>(sql, params && [...params])
@@ -98,9 +109,9 @@ export class PageSession {
     }
     for (let looks = 0; ; looks++) {
       const streamed = windows.streamed
-      await this.#client.query('begin isolation level read committed read only')
-      const { rows } = await this.#client.query(`select ${SNAPSHOT_COLUMNS}`)
-      const hidden = this.#gate.hidden(rows[0] ?? {}, streamed)
+      const begun: unknown = await this.#client.query(`begin isolation level read committed read only; select ${SNAPSHOT_COLUMNS}`)
+      const [, snapshot] = begun as readonly QueryResult<SnapshotRow>[] // one for each statement
+      const hidden = this.#gate.hidden(snapshot?.rows[0] ?? {}, streamed)
       windows.visible(streamed, hidden)
       if (hidden.length === 0) return
       await this.#client.query('rollback')
@@ -144,6 +155,7 @@ export class PageSession {
     try {
       if (await more) return
       this.#isCut = true
+      this.#wasCut = true
       await cancel(this.#pid)
     } finally {
       this.#wire.resume()
@@ -156,6 +168,7 @@ export class PageSession {
   }
 
   close(): void {
+    this.#isClosed = true
     this.#wire.destroy()
   }
 

@@ -3,7 +3,7 @@
  * tells which row a change is of. What can't be read so is refused with what to change.
  */
 import { escapeIdentifier, escapeLiteral } from 'pg'
-import { EngineError, errorText, type ErrorContext } from '../errors.ts'
+import { EngineError, errorText } from '../errors.ts'
 import type { Query } from '../postgres/query.ts'
 import { rowOf, rowsOf } from '../postgres/rows.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
@@ -44,6 +44,8 @@ export type SourceTable = Readonly<{
 export type TableAsked = Readonly<{ table: string; sortColumn: string | null; startPosition: string | null; condition: string | null }>
 
 const TABLE = {
+  /** among those that are asked for, from 1 on */
+  place: 'int',
   oid: 'int',
   kind: 'text',
   persistence: 'text',
@@ -60,6 +62,7 @@ const TABLE = {
 } as const
 
 const COLUMNS = {
+  relation: 'int',
   name: 'text',
   number: 'int',
   type: 'int',
@@ -75,6 +78,7 @@ const COLUMNS = {
 } as const
 
 const INDEXES = {
+  relation: 'int',
   isPrimary: 'boolean',
   isIdentity: 'boolean',
   /** numbers of its key columns, in its order */
@@ -93,6 +97,9 @@ const USER_SETTINGS = ['enable_seqscan', 'enable_bitmapscan', 'enable_sort']
   .map((name) => `pg_catalog.set_config('${name}', 'on', true)`)
   .join(', ')
 
+/** So many tables are described at once: each of their locks, and those of their indexes, takes a place in the server's memory. */
+export const TABLES_AT_ONCE = 50
+
 const NO_TABLE = new Set(['42P01', '3F000'])
 const NO_RIGHT = '42501'
 
@@ -103,23 +110,85 @@ const NO_RIGHT = '42501'
  * @throws EngineError BACKFILL_REFUSED: it can't be read so
  */
 export async function describeSource(query: Query, publication: string, asked: TableAsked): Promise<SourceTable> {
+  const { path, described } = await describeAll(query, publication, [asked])
+  const [table] = described
+  if (!table) throw new EngineError('INTERNAL', 'no table was described')
+  if (table instanceof EngineError) throw table
+  // names in values are as short as in the stream, and the user's SQL means what it means to the role of the source elsewhere too
+  await query(`select ${asked.condition === null ? '' : `${USER_SETTINGS}, `}pg_catalog.set_config('search_path', $1, true)`, [
+    path === '' ? 'pg_catalog' : `pg_catalog, ${path}`,
+  ])
+  return table
+}
+
+/**
+ * Describes tables, by as many queries as one, and locks them: fifty of them take little longer than two. The search_path stays pinned.
+ * @param asked without conditions of users, and so few that their locks fit into the server's memory
+ * @returns for each the table; or why it can't be read so
+ * @throws what one of them fails with: that can be said when it is described alone
+ */
+export async function describeSources(
+  query: Query,
+  publication: string,
+  asked: readonly TableAsked[],
+): Promise<readonly (SourceTable | EngineError)[]> {
+  return (await describeAll(query, publication, asked)).described
+}
+
+async function describeAll(query: Query, publication: string, asked: readonly TableAsked[]) {
+  const names = asked.map(({ table }) => parts(table))
+  const schemas = names.map(([schema]) => schema)
+  const tables = names.map(([, name]) => name)
+  const settings = await query(SETTINGS_QUERY, [schemas, tables])
+  const { path, version, kinds } = rowOf({ path: 'text', version: 'int', kinds: 'texts' }, settings.rows[0])
+  const isTable = (place: number) => kinds[place] === 'r' || kinds[place] === 'p'
+  const found = asked.filter((_, place) => isTable(place))
+  if (found.length > 0) await lock(query, found)
+  const known =
+    found.length > 0
+      ? rowsOf(TABLE, await query(tableQuery(version), [schemas, tables, publication])).filter(({ place }) => isTable(place - 1))
+      : []
+  const byPlace = new Map(known.map((table) => [table.place - 1, table]))
+  const oids = known.map(({ oid }) => String(oid))
+  const ofTables = async <C extends typeof COLUMNS | typeof INDEXES>(form: C, sql: string, params: readonly unknown[]) =>
+    Map.groupBy(rowsOf(form, oids.length > 0 ? await query(sql, params) : { rows: [] }), ({ relation }) => relation)
+  const columns = await ofTables(COLUMNS, columnsQuery(version), [oids, publication])
+  const indexes = await ofTables(INDEXES, INDEXES_QUERY, [oids])
+  const described: (SourceTable | EngineError)[] = []
+  for (const [place, one] of asked.entries()) {
+    const table = byPlace.get(place)
+    const { oid = 0 } = table ?? {}
+    described.push(
+      table
+        ? await unlessRefused(
+            describeOne(query, { asked: one, table, publication, columns: columns.get(oid) ?? [], indexes: indexes.get(oid) ?? [] }),
+          )
+        : refused(one, KINDS[kinds[place] ?? ''] ?? (kinds[place] === '' || isTable(place) ? NO_SUCH : 'it is no table')),
+    )
+  }
+  return { path, described }
+}
+
+async function unlessRefused<T>(work: Promise<T>): Promise<T | EngineError> {
+  try {
+    return await work
+  } catch (error) {
+    if (error instanceof EngineError && error.code === 'BACKFILL_REFUSED') return error
+    throw error
+  }
+}
+
+type Catalog = Readonly<{ asked: TableAsked; table: Table; publication: string; columns: readonly Column[]; indexes: readonly Index[] }>
+
+/** Makes a table of what the catalogue says of it. */
+async function describeOne(query: Query, { asked, table, publication, columns, indexes }: Catalog): Promise<SourceTable> {
   const [schema, name] = parts(asked.table)
-  const settings = await query(SETTINGS_QUERY, [schema, name])
-  const { path, version, kind } = rowOf({ path: 'text', version: 'int', kind: 'text?' }, settings.rows[0])
-  if (kind === undefined) throw refused(asked, 'there is no such table in the source database')
-  if (kind !== 'r' && kind !== 'p') throw refused(asked, KINDS[kind] ?? 'it is no table')
-  const quoted = `${escapeIdentifier(schema)}.${escapeIdentifier(name)}`
-  await lock(query, quoted, asked)
-  const found = await query(tableQuery(version), [schema, name, publication])
-  if (found.rows.length === 0) throw refused(asked, 'there is no such table in the source database')
-  const table = rowOf(TABLE, found.rows[0])
+  const quoted = quotedName(asked)
   refuseTable(table, asked, publication)
-  const columns = rowsOf(COLUMNS, await query(columnsQuery(version), [String(table.oid), publication]))
   const read = columns.filter(({ published }) => published)
   const hidden = read.filter(({ mayRead }) => !mayRead)
   if (read.length === 0) throw refused(asked, `the publication "${publication}" has none of its columns`)
   if (hidden.length > 0) throw refused(asked, `the role may not read ${namesOf(hidden)}; run: grant select on ${quoted} to ${table.role};`)
-  const indexes = rowsOf(INDEXES, await query(INDEXES_QUERY, [String(table.oid)]))
   const keys = new TableKeys(read, indexes)
   const message: RelationMessage = {
     oid: table.oid,
@@ -133,10 +202,6 @@ export async function describeSource(query: Query, publication: string, asked: T
   }
   const relation = new Relation(message, needsLookup(message) ? await describeRelation(query, message) : describeByMessage(message))
   const order = orderOf(keys, table, asked)
-  // names in values are as short as in the stream, and the user's SQL means what it means to the role of the source elsewhere too
-  await query(`select ${asked.condition === null ? '' : `${USER_SETTINGS}, `}pg_catalog.set_config('search_path', $1, true)`, [
-    path === '' ? 'pg_catalog' : `pg_catalog, ${path}`,
-  ])
   const identityColumns = ((table.identity === 'i' && keys.ofIdentity()) || keys.ofPages() || []).toSorted((a, b) => a.index - b.index)
   const named = identityColumns.map((column) => column.name)
   const identity: RowIdentity = named.length > 0 ? { columns: named } : { rowsOf: read.map((column) => column.name) }
@@ -163,13 +228,20 @@ function parts(table: string): [schema: string, name: string] {
   return [table.slice(0, dot), table.slice(dot + 1)]
 }
 
+function quotedName({ table }: Pick<TableAsked, 'table'>): string {
+  const [schema, name] = parts(table)
+  return `${escapeIdentifier(schema)}.${escapeIdentifier(name)}`
+}
+
 /** A query locks what it names, also for a role that may read some of the columns only, which `lock table` refuses. */
-async function lock(query: Query, quoted: string, asked: TableAsked): Promise<void> {
+async function lock(query: Query, tables: readonly TableAsked[]): Promise<void> {
   try {
-    await query(`select from only ${quoted} limit 0`)
+    await query(tables.map((table) => `select from only ${quotedName(table)} limit 0`).join('; '))
   } catch (error) {
+    const [asked, another] = tables
+    if (!asked || another) throw error
     const sqlstate = sqlstateOf(error) ?? ''
-    if (NO_TABLE.has(sqlstate)) throw refused(asked, 'there is no such table in the source database')
+    if (NO_TABLE.has(sqlstate)) throw refused(asked, NO_SUCH)
     if (sqlstate !== NO_RIGHT) throw error
     await query('rollback')
     const { rows } = await query('select pg_catalog.quote_ident(current_user) as role')
@@ -177,17 +249,22 @@ async function lock(query: Query, quoted: string, asked: TableAsked): Promise<vo
     const [schema] = parts(asked.table)
     throw refused(
       asked,
-      `${errorText(error)}; run: grant usage on schema ${escapeIdentifier(schema)} to ${role}; grant select on ${quoted} to ${role};`,
+      `${errorText(error)}; run: grant usage on schema ${escapeIdentifier(schema)} to ${role}; grant select on ${quotedName(asked)} to ${role};`,
     )
   }
 }
 
 /** Nothing is pinned yet while this is read: so every operator of it is named. */
 const SETTINGS_QUERY = `select pg_catalog.current_setting('search_path') as path, pg_catalog.current_setting('server_version_num')::pg_catalog.int4 as version,
-    (select c.relkind::pg_catalog.text from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) c.relnamespace
-     where n.nspname operator(pg_catalog.=) $1::pg_catalog.name and c.relname operator(pg_catalog.=) $2::pg_catalog.name) as kind,
+    array(
+      select coalesce((select c.relkind::pg_catalog.text from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) c.relnamespace
+        where n.nspname operator(pg_catalog.=) w.schema and c.relname operator(pg_catalog.=) w.name), '')
+      from rows from (pg_catalog.unnest($1::pg_catalog.name[]), pg_catalog.unnest($2::pg_catalog.name[])) with ordinality w(schema, name, place)
+      order by w.place
+    ) as kinds,
     pg_catalog.set_config('search_path', 'pg_catalog', true) as pinned`
 
+const NO_SUCH = 'there is no such table in the source database'
 const KINDS: Readonly<Record<string, string>> = {
   v: 'it is a view, which has no rows of its own: backfill the tables that it reads',
   m: 'it is a materialised view, of which Postgres streams no changes: backfill the tables that it reads',
@@ -319,7 +396,7 @@ const hasLists = (version: number) => version >= 150_000
 const BINDS = "exists (select from unnest(y.polroles) r(oid) where r.oid = 0 or pg_has_role(current_user, r.oid, 'usage'))"
 
 const tableQuery = (version: number): string =>
-  `select c.oid::int8 as oid, c.relkind::text as kind, c.relpersistence::text as persistence, c.relreplident::text as identity,
+  `select w.place::int4 as place, c.oid::int8 as oid, c.relkind::text as kind, c.relpersistence::text as persistence, c.relreplident::text as identity,
      coalesce(am.amname::text, '') as "accessMethod", coalesce(pg_relation_filenode(c.oid), 0)::int8 as file,
      case when c.relkind = 'r' then pg_relation_size(c.oid) / current_setting('block_size')::int8 else 0 end as blocks,
      quote_ident(current_user) as role,
@@ -338,9 +415,9 @@ const tableQuery = (version: number): string =>
        order by a.n
      ) as published,
      ${hasLists(version) ? `(select pg_get_expr(r.prqual, r.prrelid) from pg_publication_rel r where r.prpubid = p.oid and r.prrelid = c.oid and not ${IS_WHOLE})` : 'null'} as filter
-   from pg_class c join pg_namespace n on n.oid = c.relnamespace left join pg_am am on am.oid = c.relam
-   left join pg_publication p on p.pubname = $3
-   where n.nspname = $1 and c.relname = $2`
+   from rows from (unnest($1::name[]), unnest($2::name[])) with ordinality w(schema, name, place)
+   join pg_namespace n on n.nspname = w.schema join pg_class c on c.relnamespace = n.oid and c.relname = w.name
+   left join pg_am am on am.oid = c.relam left join pg_publication p on p.pubname = $3`
 
 /** All rows and columns are published: by its schema, or with all tables. */
 const IS_WHOLE =
@@ -351,7 +428,7 @@ const POLYMORPHIC = `case b.typtype when 'e' then 'anyenum'::regtype when 'r' th
   else case when exists (select from pg_type e where e.oid = b.typelem and e.typarray = b.oid) then 'anyarray'::regtype end end`
 
 const columnsQuery = (version: number): string =>
-  `select a.attname::text as name, a.attnum::int4 as number, a.atttypid::int8 as type, format_type(b.oid, -1) as "typeName", a.attcollation::int8 as collation,
+  `select a.attrelid::int8 as relation, a.attname::text as name, a.attnum::int4 as number, a.atttypid::int8 as type, format_type(b.oid, -1) as "typeName", a.attcollation::int8 as collation,
      a.attnotnull and not exists (
        select from pg_constraint k where k.conrelid = a.attrelid and k.contype = 'n' and not k.convalidated and k.conkey[1] = a.attnum
      ) as "isNotNull",
@@ -380,8 +457,8 @@ const columnsQuery = (version: number): string =>
        where f.amopfamily = o.opcfamily and f.amoplefttype = o.opcintype and f.amoprighttype = o.opcintype and f.amopstrategy between 3 and 5
      ) x
    ) op on true
-   where a.attrelid = $1::oid and a.attnum > 0 and not a.attisdropped
-   order by a.attnum`
+   where a.attrelid = any ($1::oid[]) and a.attnum > 0 and not a.attisdropped
+   order by a.attrelid, a.attnum`
 
 /** Before version 18 generated columns are never streamed. */
 function publishedColumn(version: number): string {
@@ -392,7 +469,7 @@ function publishedColumn(version: number): string {
 }
 
 /** The unique indexes that can be a key. A primary key that is deferrable can: what is visible has been checked. */
-const INDEXES_QUERY = `select i.indisprimary as "isPrimary", i.indisreplident as "isIdentity",
+const INDEXES_QUERY = `select i.indrelid::int8 as relation, i.indisprimary as "isPrimary", i.indisreplident as "isIdentity",
     array(select k.number::text from unnest(i.indkey::int2[]) with ordinality k(number, place) where k.place <= i.indnkeyatts order by k.place) as columns,
     array(select k.class::text from unnest(i.indclass::oid[]) with ordinality k(class, place) where k.place <= i.indnkeyatts order by k.place) as opclasses,
     not exists (
@@ -401,15 +478,15 @@ const INDEXES_QUERY = `select i.indisprimary as "isPrimary", i.indisreplident as
       where k.place <= i.indnkeyatts and (k.way <> 0 or k.collated <> a.attcollation)
     ) as "isPlain"
   from pg_index i join pg_class x on x.oid = i.indexrelid join pg_am m on m.oid = x.relam and m.amname = 'btree'
-  where i.indrelid = $1::oid and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null and (i.indimmediate or i.indisprimary)
+  where i.indrelid = any ($1::oid[]) and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null and (i.indimmediate or i.indisprimary)
   order by x.relname`
 
 /** A value as SQL. */
 export const literal = (text: string, type: string): string => `${escapeLiteral(text)}::${type}`
 
 /** Makes the error that says why a table can't be backfilled. */
-export const refused = ({ table }: Pick<TableAsked, 'table'>, why: string, more: ErrorContext = {}): EngineError =>
-  new EngineError('BACKFILL_REFUSED', `${table} can't be backfilled: ${why}`, { table, ...more })
+export const refused = ({ table }: Pick<TableAsked, 'table'>, why: string): EngineError =>
+  new EngineError('BACKFILL_REFUSED', `${table} can't be backfilled: ${why}`, { table })
 
 /** What is no fault of the server's state: a value that does not fit, SQL that is wrong, what Postgres can't do, what a function raises. */
 const OF_SQL = /^(0A|22|38|39|42|54|P0)/
@@ -420,5 +497,5 @@ const WRITES = '25006'
 export function refusalOf(error: unknown, { table, condition }: Pick<TableAsked, 'table' | 'condition'>): EngineError | undefined {
   const sqlstate = error instanceof EngineError ? undefined : sqlstateOf(error)
   if (sqlstate === undefined || !(OF_SQL.test(sqlstate) || (sqlstate === WRITES && condition !== null))) return undefined
-  return refused({ table }, `PostgreSQL says: ${errorText(error)} (${sqlstate})`, { sqlstate })
+  return refused({ table }, `PostgreSQL says: ${errorText(error)} (${sqlstate})`)
 }

@@ -123,10 +123,7 @@ function blockList(ranges: readonly Range[]): BlockList {
   return list
 }
 
-/**
- * Looks names up through a guard, for sockets. It is half of the guard: Node looks up no host that is an address already, so whoever
- * connects to one asks `addressesOf` first, as `HttpPool` and `GuardedSocket` do.
- */
+/** Looks names up through a guard, for sockets. */
 export const guardedLookup =
   (egress: () => Pick<Egress, 'addressesOf'>): LookupFunction =>
   (hostname, { all }, callback) => {

@@ -1,7 +1,6 @@
 /**
- * Backfills in the state database: jobs that read the existing rows of a table into a sink. Those that run, and those that are
- * paused, stand with their sink too, so that every process knows of them, and the sink has a stream of its own for as long
- * as there are any (docs/rules.md, rule 47).
+ * Backfills in the state database: jobs that read the existing rows of a table into a sink. Every process knows those that run, and those
+ * that are paused, and the sink has a stream of its own for as long as there are any (docs/rules.md, rule 47).
  */
 import { Type, type Static } from 'typebox'
 import { EngineError } from '../errors.ts'
@@ -49,9 +48,10 @@ export type BackfillSettings = Static<typeof BackfillSettings>
 /** The backfills that a new sink begins with: of all tables that are published and that it takes, or these. */
 export type InitialBackfill = 'all' | readonly BackfillSettings[]
 
-/** A backfill that has not ended, as its sink knows it. */
+/** A backfill that has not ended, as every process knows it: what of it does not change while it runs. */
 export type RunningBackfill = Readonly<{
   id: string
+  sinkId: string
   state: 'active' | 'paused'
   /** in full */
   table: string
@@ -105,6 +105,9 @@ export type Backfill = Readonly<{
 }>
 
 const MAX_PAGES = 16
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
+/** SQL: a backfill `b` has not ended. */
+export const UNENDED = `b.state in ('active', 'paused')`
 
 const document =
   <T>() =>
@@ -137,6 +140,18 @@ const SELECTED = `b.id, b.sink_id as "sinkId", b.state, b.table_name as "table",
   b.canceled_at as "canceledAt", b.failed_at as "failedAt",
   clock_timestamp() as "asOf"`
 
+const RUNNING_VERSION = 'hash_record_extended((b.id, b.state), 0)'
+/** How those that have not ended are found and read, each by a version that changes with its state alone (row-memory.ts). */
+export const RUNNING = {
+  versions: `select b.id, to_char(b.inserted_at at time zone 'utc', 'YYYYMMDDHH24MISSUS') as name, ${RUNNING_VERSION} as version, b.xmin as writer
+    from backfill b where ${UNENDED}`,
+  rows: `select ${SELECTED}, ${RUNNING_VERSION} as version from backfill b where b.id = any ($1) and ${UNENDED}`,
+  decode: (row: Row): RunningBackfill => {
+    const { id, sinkId, state, table, sortColumn = null, startPosition = null, condition = null, maxTimeoutMs } = rowOf(COLUMNS, row)
+    return { id, sinkId, state: state === 'paused' ? state : 'active', table, sortColumn, startPosition, condition, maxTimeoutMs }
+  },
+} as const
+
 const decode = (rows: Readonly<{ rows: readonly Row[] }>): Backfill[] => rowsOf(COLUMNS, rows)
 
 /** The backfills of a sink, newest first. */
@@ -155,7 +170,7 @@ export async function unendedBackfills(query: Query, sinkIds: readonly string[])
   return decode(
     await ask(
       query,
-      `select ${SELECTED} from tailrace.backfill b where b.sink_id::text = any ($1) and b.state in ('active', 'paused')
+      `select ${SELECTED} from tailrace.backfill b where b.sink_id = any ($1::text[]::uuid[]) and ${UNENDED}
        order by b.inserted_at desc, b.id desc`,
       [sinkIds],
     ),
@@ -164,36 +179,30 @@ export async function unendedBackfills(query: Query, sinkIds: readonly string[])
 
 /** One backfill of a sink; undefined: it has none of that id. */
 export async function backfillOf(query: Query, sinkId: string, id: string): Promise<Backfill | undefined> {
-  const found = await ask(
-    query,
-    `select ${SELECTED} from tailrace.backfill b where b.sink_id = $1::text::uuid and b.id::text = lower($2)`,
-    [sinkId, id],
-  )
-  return decode(found)[0]
+  if (!UUID.test(id)) return undefined
+  const sql = `select ${SELECTED} from tailrace.backfill b where b.sink_id = $1::text::uuid and b.id = $2::text::uuid`
+  return decode(await ask(query, sql, [sinkId, id]))[0]
 }
 
-/** Stores a new backfill. @throws EngineError VALIDATION_FAILED: the sink has one of the table that has not ended */
-export async function addBackfill(
-  query: Query,
-  sinkId: string,
-  { table, sort_column, start_position, where, max_timeout_ms }: BackfillSettings,
-): Promise<Backfill> {
+/** Stores new backfills. @returns them, in their order. @throws EngineError VALIDATION_FAILED: the sink has one of a table that has not ended */
+export async function addBackfills(query: Query, sinkId: string, settings: readonly BackfillSettings[]): Promise<readonly Backfill[]> {
+  const asked = settings.map(({ start_position: start, ...rest }) => ({ ...rest, start_position: start ?? null }))
   const { rows } = await ask(
     query,
     `insert into tailrace.backfill as b (sink_id, table_name, state, sort_column, start_position, condition, max_timeout_ms)
-     values ($1::text::uuid, $2, 'active', $3, $4, $5, $6)
+     select $1::text::uuid, a."table", 'active', a.sort_column, a.start_position, a."where", a.max_timeout_ms
+     from rows from (jsonb_to_recordset($2::jsonb) as ("table" text, sort_column text, start_position text, "where" text, max_timeout_ms int))
+       with ordinality a order by a.ordinality
      on conflict (sink_id, table_name) where state in ('active', 'paused') do nothing returning ${SELECTED}`,
-    [
-      sinkId,
-      table,
-      sort_column ?? null,
-      start_position === null || start_position === undefined ? null : String(start_position),
-      where ?? null,
-      max_timeout_ms,
-    ],
+    [sinkId, JSON.stringify(asked)],
   )
-  if (rows.length === 0) throw alreadyActive(table, 'table')
-  return decode({ rows })[0] as Backfill
+  const added = new Map(decode({ rows }).map((backfill) => [backfill.table, backfill]))
+  return settings.map(({ table }) => {
+    const backfill = added.get(table)
+    if (!backfill) throw alreadyActive(table, 'table')
+    added.delete(table) // one that is asked for twice is active from the first time on
+    return backfill
+  })
 }
 
 const ENDED_AT: Readonly<Partial<Record<BackfillState, string>>> = {
@@ -225,7 +234,7 @@ export async function moveBackfill(
   const { rows } = await ask(
     query,
     `update tailrace.backfill b set state = $2, error = $3::jsonb, updated_at = clock_timestamp(), failed_at = ${state === 'failed' ? 'clock_timestamp()' : 'null'}${ended ? `, ${ended} = clock_timestamp()` : ''}
-     where b.id::text = lower($1) and not exists (
+     where b.id = $1::text::uuid and not exists (
        select from tailrace.backfill o where o.sink_id = b.sink_id and o.table_name = b.table_name and o.id <> b.id
          and o.state in ('active', 'paused') and b.state = 'failed')
      returning ${SELECTED}`,
@@ -240,23 +249,36 @@ const alreadyActive = (table: string, field: 'table' | 'state'): EngineError =>
     [field]: field === 'table' ? 'has a backfill that is already active' : 'another backfill of the table is already active',
   })
 
-/** Writes to its sink which backfills of it have not ended, so that every process hears of it. @returns them */
-export async function shareBackfills(query: Query, sinkId: string): Promise<readonly RunningBackfill[]> {
-  const { rows } = await ask(
+/** How a backfill that was read has ended. */
+export type BackfillEnd = Readonly<{ sinkId: string; id: string; state: 'completed' | 'failed'; error?: Backfill['error'] }>
+
+/** Ends backfills that were read. @returns the ids of those that have ended by it: others were paused, have ended or are gone */
+export async function endBackfills(query: Query, ends: readonly BackfillEnd[]): Promise<ReadonlySet<string>> {
+  const ended = await ask(
     query,
-    `update tailrace.sink s set updated_at = clock_timestamp(), backfills = coalesce((
-       select jsonb_agg(jsonb_build_object('id', b.id, 'state', b.state, 'table', b.table_name, 'sortColumn', b.sort_column,
-         'startPosition', b.start_position, 'condition', b.condition, 'maxTimeoutMs', b.max_timeout_ms) order by b.inserted_at, b.id)
-       from tailrace.backfill b where b.sink_id = s.id and b.state in ('active', 'paused')), '[]')
-     where s.id = $1::text::uuid returning s.backfills`,
-    [sinkId],
+    `update tailrace.backfill b set state = e.state, error = e.error, updated_at = clock_timestamp(),
+       completed_at = case e.state when 'completed' then clock_timestamp() end, failed_at = case e.state when 'failed' then clock_timestamp() end
+     from jsonb_to_recordset($1::jsonb) as e("sinkId" uuid, id uuid, state text, error jsonb)
+     where b.id = e.id and b.sink_id = e."sinkId" and (b.state = 'active' or (b.state = 'paused' and e.state = 'failed'))
+     returning b.id`,
+    [JSON.stringify(ends)],
   )
-  return rowOf({ backfills: document<readonly RunningBackfill[]>() }, rows[0]).backfills
+  return new Set(rowsOf({ id: 'text' }, ended).map(({ id }) => id))
 }
 
-/** Forgets a backfill that has ended. */
+/** Those of some sinks that have a backfill which has not ended. */
+export async function sinksWithBackfills(query: Query, sinkIds: readonly string[]): Promise<ReadonlySet<string>> {
+  const found = await ask(
+    query,
+    `select s.id from unnest($1::text[]::uuid[]) s(id) where exists (select from tailrace.backfill b where b.sink_id = s.id and ${UNENDED})`,
+    [sinkIds],
+  )
+  return new Set(rowsOf({ id: 'text' }, found).map(({ id }) => id))
+}
+
+/** Forgets a backfill. */
 export async function removeBackfill(query: Query, id: string): Promise<void> {
-  await ask(query, 'delete from tailrace.backfill where id::text = $1', [id])
+  await ask(query, 'delete from tailrace.backfill where id = $1::text::uuid', [id])
 }
 
 /**
@@ -275,16 +297,32 @@ export async function saveDurablePage(
      update tailrace.backfill b set updated_at = clock_timestamp(), rows_processed_count = $5, rows_ingested_count = $6,
        pages = case when jsonb_array_length(pages) >= ${MAX_PAGES} then pages - 0 else pages end || jsonb_build_array(
          $4::jsonb || jsonb_build_object('at', clock_timestamp()))
-     from owner where b.id::text = $3 and b.state in ('active', 'paused') returning b.id`,
+     from owner where b.id = $3::text::uuid and ${UNENDED} returning b.id`,
     [databaseId, term, id, JSON.stringify({ ...page, lsn: formatLsn(page.lsn) }), page.processed, page.ingested],
   )
   return rows.length > 0
 }
 
+/** Says of backfills that have not read anything that their tables are empty, as the owner of their source. @returns those of which it is said */
+export async function saveEmpty(
+  query: Query,
+  { databaseId, term }: Readonly<{ databaseId: string; term: number }>,
+  { ids, position }: Readonly<{ ids: readonly string[]; position: Readonly<{ history: number; lsn: Lsn }> }>,
+): Promise<ReadonlySet<string>> {
+  const page = { after: null, history: position.history, lsn: formatLsn(position.lsn), processed: 0, ingested: 0 }
+  const saved = await ask(
+    query,
+    `with owner as (select from tailrace.term where kind = 'source' and key = $1::text and term = $2::bigint for share)
+     update tailrace.backfill b set updated_at = clock_timestamp(), rows_initial_count = 0,
+       pages = jsonb_build_array($4::jsonb || jsonb_build_object('at', clock_timestamp()))
+     from owner where b.id = any ($3::text[]::uuid[]) and b.pages = '[]' and ${UNENDED} returning b.id`,
+    [databaseId, term, ids, JSON.stringify(page)],
+  )
+  return new Set(rowsOf({ id: 'text' }, saved).map(({ id }) => id))
+}
+
 /** SQL that lets backfills begin anew; it is given `from` and `where`. */
 export const BEGIN_ANEW = `update tailrace.backfill b set pages = '[]', rows_processed_count = 0, rows_ingested_count = 0, updated_at = clock_timestamp()`
-/** SQL: a backfill `b` has not ended. */
-export const UNENDED = `b.state in ('active', 'paused')`
 
 /** Lets the backfills of a sink that have not ended begin anew: it has missed changes of rows that they have read. */
 export async function beginAnew(query: Query, sinkId: string): Promise<void> {
@@ -293,5 +331,5 @@ export async function beginAnew(query: Query, sinkId: string): Promise<void> {
 
 /** Says about how many rows a backfill will read. */
 export async function saveInitialCount(query: Query, id: string, rows: number): Promise<void> {
-  await ask(query, 'update tailrace.backfill set rows_initial_count = $2 where id::text = $1', [id, Math.max(0, Math.round(rows))])
+  await ask(query, 'update tailrace.backfill set rows_initial_count = $2 where id = $1::text::uuid', [id, Math.max(0, Math.round(rows))])
 }

@@ -44,7 +44,7 @@ const isShape = (value: unknown): value is GenerationShape =>
   typeof value === 'object' && value !== null && 'partitions' in value && typeof value.partitions === 'number'
 
 type Shaping = Pick<SinkSettings, 'partitions' | 'message_grouping' | 'tables'> &
-  Partial<Pick<SinkSettings, 'key_changes' | 'source' | 'timestamp_format' | 'load_shedding_policy'> & Pick<Sink, 'backfills'>>
+  Partial<Pick<SinkSettings, 'key_changes' | 'source' | 'timestamp_format' | 'load_shedding_policy'> & Pick<Sink, 'hasBackfills'>>
 
 /** Makes the shape of a sink, with full and sorted names, so that equal shapes are equal texts. @param id of the sink */
 export function shapeOf(id: string, sink: Shaping): GenerationShape & Readonly<{ stream: StreamShape }> {
@@ -66,7 +66,7 @@ function streamShapeOf(id: string, sink: Shaping): StreamShape {
     groupColumns: Object.fromEntries(columns.sort(([a], [b]) => (a < b ? -1 : 1))),
     source,
     timestampFormat: sink.timestamp_format ?? 'iso8601',
-    ...((sink.load_shedding_policy === 'discard_on_full' || (sink.backfills ?? []).length > 0) && { only: id }),
+    ...((sink.load_shedding_policy === 'discard_on_full' || sink.hasBackfills) && { only: id }),
   }
 }
 

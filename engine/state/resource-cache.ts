@@ -1,4 +1,5 @@
 /** The resources as the request path needs them: in memory, so that no request waits for the state database. */
+import type { RunningBackfill } from './backfills.ts'
 import { endpointName, type HttpEndpoint } from './destinations.ts'
 import type { StoredFunction } from './functions.ts'
 import type { Account, Database, Sink } from './resources.ts'
@@ -18,6 +19,7 @@ export class ResourceCache implements Resources {
   sinks: readonly Sink[] = []
   functions: readonly StoredFunction[] = []
   endpoints: readonly HttpEndpoint[] = []
+  backfills: readonly RunningBackfill[] = []
 
   constructor(resources: Resources) {
     this.replace(resources)

@@ -5,7 +5,7 @@ import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { FUNCTION_FIELDS, FUNCTION_TYPES } from './function-kinds.ts'
 import type { FunctionInput, StoredFunction } from './functions.ts'
-import { beginAnew, type InitialBackfill, type RunningBackfill } from './backfills.ts'
+import { beginAnew, RUNNING, UNENDED, type InitialBackfill, type RunningBackfill } from './backfills.ts'
 import { shapeOf } from './generation-shape.ts'
 import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
 import { SinkSettings, SINK_STATUSES, type Account, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
@@ -98,6 +98,8 @@ export type Resources = ResourceLists &
   Readonly<{
     /** differs whenever any of it does */
     print: string
+    /** those that have not ended, the oldest first */
+    backfills: readonly RunningBackfill[]
     /** account by hash of the token */
     tokens: ReadonlyMap<string, Account>
   }>
@@ -146,23 +148,24 @@ const SINK = {
   settings: document<Partial<SinkSettings>>(),
   destination: document<Destination>(),
   secrets: 'bytes?',
-  backfills: document<readonly RunningBackfill[]>(),
+  hasBackfills: 'boolean',
 } as const
 
 /** @property before the resource as it is stored; absent: it may be new */
 type Saving<T extends ResourceType> = Readonly<{ query: Query; account: Account; before?: StoredOf<T> | undefined }>
 type Values = Readonly<Record<string, unknown>>
 
+/** How a value of another table is read, and how a statement that writes gives it back. */
+type Joined = Readonly<{ from?: string; read: string; returned: string }>
+
 /** How the state database holds a type of resource. In SQL its table is `r`. */
 type StoredTable<T extends ResourceType> = Readonly<{
   table: string
   columns: Values
-  /** a column of another table: how it is read, and how a statement that writes gives it back */
-  joined?: Readonly<{ name: string; from: string; read: string; returned: string }>
+  /** what stands in other tables, by its name here */
+  joined?: Readonly<Record<string, Joined>>
   /** columns that stay as they were first written */
   kept?: readonly string[]
-  /** columns that other edits write: here they stay as they are */
-  derived?: readonly string[]
   /** Gives the columns that hold something else than the field of their name. */
   encode?: (input: InputOf<T>, saving: Saving<T>) => Values | Promise<Values>
   decode: (row: Row) => StoredOf<T>
@@ -170,6 +173,7 @@ type StoredTable<T extends ResourceType> = Readonly<{
   saved?: (query: Query, stored: StoredOf<T>, before: StoredOf<T> | undefined) => Promise<void>
 }>
 
+const HAS_BACKFILLS = `exists (select from backfill b where b.sink_id = r.id and ${UNENDED})`
 /** A token knows its account by name. */
 const TOKEN_VERSION = versionOf('t', { writtenAt: 'inserted_at', also: ['a.name'] })
 
@@ -201,13 +205,14 @@ export class ResourceStore {
       table: 'sink',
       columns: SINK,
       joined: {
-        name: 'database',
-        from: 'join source_database d on d.id = r.database_id',
-        read: 'd.name',
-        returned: '(select d.name from source_database d where d.id = r.database_id)',
+        database: {
+          from: 'join source_database d on d.id = r.database_id',
+          read: 'd.name',
+          returned: '(select d.name from source_database d where d.id = r.database_id)',
+        },
+        hasBackfills: { read: HAS_BACKFILLS, returned: HAS_BACKFILLS },
       },
       kept: ['databaseId'],
-      derived: ['backfills'],
       encode: (input, saving) => this.#sinkValues(input, saving),
       decode: (row) => this.#sink(row),
       saved: async (query, sink, before) => {
@@ -217,12 +222,16 @@ export class ResourceStore {
     },
   }
   readonly #rows = new RowMemory<
-    { [T in ResourceType as (typeof LISTS)[T]]: StoredOf<T> } & { tokens: readonly [hash: string, account: Account] }
+    { [T in ResourceType as (typeof LISTS)[T]]: StoredOf<T> } & {
+      tokens: readonly [hash: string, account: Account]
+      backfills: RunningBackfill
+    }
   >({
     databases: remembered(this.#tables.database),
     endpoints: remembered(this.#tables.http_endpoint),
     functions: remembered(this.#tables.function),
     sinks: remembered(this.#tables.sink),
+    backfills: RUNNING,
     tokens: {
       versions: `select t.id, t.name, ${TOKEN_VERSION} as version, t.xmin as writer from api_token t join account a on a.id = t.account_id`,
       rows: `select t.id, encode(t.hash, 'hex') as hash, a.id as account, a.name, ${TOKEN_VERSION} as version
@@ -268,10 +277,8 @@ export class ResourceStore {
     type: T,
     { input, account, before }: Omit<Saving<T>, 'query'> & Readonly<{ input: InputOf<T> }>,
   ): Promise<StoredOf<T>> {
-    const { table, columns, joined, kept = [], derived = [], encode, decode, saved }: StoredTable<T> = this.#tables[type]
-    const fields = Object.entries(input).filter(
-      ([field]) => field in columns && field !== joined?.name && !(field in OWN) && !derived.includes(field),
-    )
+    const { table, columns, joined = {}, kept = [], encode, decode, saved }: StoredTable<T> = this.#tables[type]
+    const fields = Object.entries(input).filter(([field]) => field in columns && !(field in joined) && !(field in OWN))
     const values = { ...Object.fromEntries(fields), ...(await encode?.(input, { query, account, before })) }
     const names = Object.keys(values)
     const renewed = names.filter((name) => !kept.includes(name)).map((name) => `${columnOf(name)} = excluded.${columnOf(name)}`)
@@ -279,7 +286,7 @@ export class ResourceStore {
       `insert into ${table} as r (account_id, name, ${names.map(columnOf).join(', ')})
        values ($1, $2, ${names.map((_, i) => `$${i + 3}`).join(', ')})
        on conflict (account_id, name) do update set ${renewed.join(', ')}, updated_at = now()
-       returning ${selected(columns, joined && { [joined.name]: joined.returned })}`,
+       returning ${selected(columns, valuesOf(joined, 'returned'))}`,
       [account.id, input.name, ...Object.values(values)],
     )
     const [row] = rows
@@ -365,7 +372,7 @@ export class ResourceStore {
   }
 
   #sink(row: Row): Sink {
-    const { settings, destination, secrets, id, accountId, databaseId, backfills, ...sink } = rowOf(SINK, row)
+    const { settings, destination, secrets, id, accountId, databaseId, hasBackfills, ...sink } = rowOf(SINK, row)
     const whole = { ...destination, ...(secrets && document<object>()(JSON.parse(this.#vault.decrypt(secrets)))) }
     const schema = this.#destinations.get(destination.type)
     return {
@@ -373,7 +380,7 @@ export class ResourceStore {
       id,
       accountId,
       databaseId,
-      backfills,
+      hasBackfills,
       destination: schema ? withDefaults<Destination>(schema.properties, whole) : whole,
     }
   }
@@ -404,18 +411,22 @@ function selected(columns: Values, elsewhere: Readonly<Record<string, string>> =
   return `${named.join(', ')}, ${versionOf('r', { also: Object.values(elsewhere) })} as version`
 }
 
+const valuesOf = (joined: Readonly<Record<string, Joined>>, how: 'read' | 'returned'): Readonly<Record<string, string>> =>
+  Object.fromEntries(Object.entries(joined).map(([name, value]) => [name, value[how]]))
+
 /** Says how the rows of a type are found, read and decoded. */
 function remembered<S>({
   table,
   columns,
-  joined,
+  joined = {},
   decode,
 }: Pick<StoredTable<never>, 'table' | 'columns' | 'joined'> & Readonly<{ decode: (row: Row) => S }>) {
-  const from = `from ${table} r ${joined?.from ?? ''}`
-  const version = versionOf('r', { also: joined ? [joined.read] : [] })
+  const read = valuesOf(joined, 'read')
+  const from = [`from ${table} r`, ...Object.values(joined).map((one) => one.from ?? '')].join(' ')
+  const version = versionOf('r', { also: Object.values(read) })
   return {
     versions: `select r.id, r.name, ${version} as version, r.xmin as writer ${from}`,
-    rows: `select ${selected(columns, joined && { [joined.name]: joined.read })} ${from} where r.id = any ($1)`,
+    rows: `select ${selected(columns, read)} ${from} where r.id = any ($1)`,
     decode,
   }
 }

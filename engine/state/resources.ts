@@ -7,7 +7,6 @@ import { Type, type Static } from 'typebox'
 import { DURATION_PATTERN, durationMs } from '../duration.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import { Name } from '../resource-name.ts'
-import type { RunningBackfill } from './backfills.ts'
 import type { Destination } from './destinations.ts'
 import { FUNCTION_KINDS, type FunctionKind } from './function-kinds.ts'
 import type { StreamShape } from './generation-shape.ts'
@@ -159,8 +158,8 @@ export type Sink = Readonly<
     accountId: string
     databaseId: string
     destination: Destination
-    /** those that have not ended */
-    backfills: readonly RunningBackfill[]
+    /** some have not ended: it has a stream of its own (docs/rules.md, rule 47) */
+    hasBackfills: boolean
   }
 >
 

@@ -270,8 +270,7 @@ test('a backfill that is begun, paused and resumed on a node that does not strea
   await s.shop.query('insert into goods select generate_series(1, 50)')
   const [begun] = await b.backfills.start(goods, [{ table: 'public.goods', max_timeout_ms: 5_000 }])
   assert.ok(begun)
-  const heardBy = (node: EngineNode, state: string | undefined) =>
-    until(`${state} there`, () => node.cache.sinks.find(({ id }) => id === goods.id)?.backfills[0]?.state === state)
+  const heardBy = (node: EngineNode, state: string | undefined) => until(`${state} there`, () => node.cache.backfills[0]?.state === state)
   await b.backfills.move(goods, begun.id, { state: 'paused' })
   for (const node of [a, b]) await heardBy(node, 'paused')
   await b.edits.update('sink', goods.id, { status: 'active' })

@@ -30,7 +30,7 @@ export type Element = Readonly<{ ack_id: string; record: { id: number; group: st
 export const SINK: Sink = {
   id: '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01',
   accountId: '0c8a3e1e-51f6-4a39-8d4a-0a5dd1a1f0aa',
-  backfills: [],
+  hasBackfills: false,
   databaseId: '7a6b5c4d-1234-4321-9999-0f0e0d0c0b0a',
   name: 'orders',
   database: 'shop',

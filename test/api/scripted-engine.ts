@@ -175,10 +175,6 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
     )
   }
 
-  async waitingBackfills(): Promise<Readonly<Record<string, string>>> {
-    return {}
-  }
-
   async createSink(account: Account, input: SinkInput): Promise<Sink> {
     const { id: databaseId = '' } = this.find('database', account.id, input.database) ?? {}
     const { partitions = SINK.partitions } = input
@@ -298,7 +294,7 @@ export const DATABASE: Database = {
 }
 
 const SINK: Sink = {
-  backfills: [],
+  hasBackfills: false,
   id: '',
   name: '',
   accountId: SHOP.id,

@@ -53,7 +53,7 @@ test('what is stored comes back as it was, and the password is nowhere in the st
   assert.deepEqual(database?.annotations, { team: 'a' })
   const { id: _id, accountId: _account, databaseId, ...settings } = loaded.sinks[0] ?? assert.fail('no sink')
   assert.equal(databaseId, database?.id)
-  assert.deepEqual(settings, { ...sink, backfills: [] })
+  assert.deepEqual(settings, { ...sink, hasBackfills: false })
   const everything = await db.query<{ text: string }>('select d::text as text from tailrace.source_database d')
   for (const { text } of everything) {
     assert.equal(text.includes(PASSWORD), false)
