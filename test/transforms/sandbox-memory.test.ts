@@ -8,15 +8,18 @@ import { after, test, type TestContext } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { LONG } from '../faults/size.ts'
+import { CalmClock } from '../services/calm-clock.ts'
 import { heldResults } from '../../transforms/sandbox/held-results.ts'
 import type { Callable } from '../../transforms/sandbox/sandbox.ts'
 import { STATE } from '../../transforms/sandbox/wire.ts'
 import { batch, batchOf, fn, MEMORY_MB, pool, rows, TAIL } from './function-fixture.ts'
-import { pass } from '../waiting.ts'
+import { pass, until } from '../waiting.ts'
 
 const MB = 1024 * 1024
 /** What memory allocators keep for themselves differs by this from one moment to another. */
 const SLACK_MB = 60
+/** What was freed goes back to the system in its own time. */
+const FREED_WITHIN_MS = 2_000
 const shared = pool()
 after(() => shared.stop())
 setFlagsFromString('--expose-gc')
@@ -44,11 +47,10 @@ function sandboxesMb(of = shared): number | undefined {
 }
 
 async function assertBounded(t: TestContext, warm: Resident): Promise<void> {
+  using clock = new CalmClock()
   let end = await resident()
-  for (let looks = 0; looks < 20 && !isBelow(end, warm); looks++) {
-    await pass(100, 'what was freed goes back to the system in its own time')
-    end = await resident()
-  }
+  const isFreed = async () => isBelow(end, warm) || isBelow((end = await resident()), warm)
+  await until('what was freed goes back to the system', isFreed, { withinMs: FREED_WITHIN_MS, clock }).catch(() => undefined)
   const shown = ({ engine, sandboxes }: Resident) => `engine ${engine.toFixed(0)} MB, sandboxes ${sandboxes?.toFixed(0)} MB`
   t.diagnostic(`warm: ${shown(warm)}; at the end: ${shown(end)}`)
   assert.ok(end.engine < warm.engine + SLACK_MB, `the engine has grown from ${shown(warm)} to ${shown(end)}`)

@@ -218,7 +218,7 @@ test('a slow function is given up on its own message after a second, and the oth
 })
 
 test('a function that runs for long does not keep another one waiting, for there is one more thread then', async () => {
-  await using two = pool({ callMs: 10_000 }) // far longer than a thread takes to begin, on any machine
+  await using two = pool({ callMs: 60_000 }) // far longer than a thread takes to begin, on any machine
   const slow = two.run([fn('export default () => { for (;;); }')], batch(rows(1))).then(
     () => 'slow',
     () => 'stopped',
