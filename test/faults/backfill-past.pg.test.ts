@@ -19,8 +19,10 @@ import { until } from '../waiting.ts'
 
 const ROWS = 16_000
 /** A thousand rows take a quarter of a second and more. */
-const SLOW = '(id % 40 <> 0 or pg_sleep(0.01) is not null)'
-const TABLE = `create table item (id int primary key, name text); insert into item select i, 'n' || i from generate_series(1, ${ROWS}) i; analyze item`
+const SLOW = 'public.slowly(id)'
+const TABLE = `create function slowly(int) returns boolean language plpgsql stable
+  as $$ begin if $1 % 40 = 0 then perform pg_sleep(0.01); end if; return true; end $$;
+  create table item (id int primary key, name text); insert into item select i, 'n' || i from generate_series(1, ${ROWS}) i; analyze item`
 const FIRST = 1_000
 const MAX_TIMEOUT_MS = 10_000
 
