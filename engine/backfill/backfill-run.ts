@@ -8,7 +8,7 @@
  *      to its high mark; of what changed between both the stream has the newer. So no row comes after a newer change of itself.
  *  B2. What was read and is not durable is forgotten with the run: marks name the run, and another one ignores them and reads again
  *      behind the last slice that is durable (docs/rules.md, rule 32).
- *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read.
+ *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read; of great rows fewer.
  */
 import { EngineError } from '../errors.ts'
 import type { TopicName } from '../log/log.ts'
@@ -26,7 +26,7 @@ import { endOf, pageQuery, rowsAtQuery, rowsQuery, type After } from './page-que
 import { PageRows } from './page-rows.ts'
 import type { OnCopiedRow, PageSession } from './page-session.ts'
 import { describeSource, refusalOf, type SourceTable } from './source-table.ts'
-import { type RowIdentity, Window, type Windows } from './windows.ts'
+import { type Fate, type RowIdentity, Window, type Windows } from './windows.ts'
 
 const FIRST_ROWS = 1_000
 const MOST_ROWS = 1_000_000
@@ -34,14 +34,15 @@ const MOST_ROWS = 1_000_000
 const PAGE_MS = 1_000
 /** Rows of a slice are rendered to so much: they are held until their mark comes, and are added to the stream at once. */
 const SLICE_BYTES = 1024 * 1024
-const MAX_OPEN = 4
+const MAX_OPEN = 8
+const MAX_OPEN_BYTES = MAX_OPEN * SLICE_BYTES
 /** A reader that may not go on for so long ends its page: the statement would hold its snapshot. */
 const HELD_MS = 200
 /** One that may not begin a page for so long ends its run: windows would grow, and others may read meanwhile. */
 const AWAY_MS = 1_000
 /** Keys that are read again at once. */
 const AGAIN_ROWS = 500
-/** A row without a key that was read so often while rows that look alike were changed is taken as it is. */
+/** A row that was changed each time is read so often, and not again. */
 const MOST_TRIES = 20
 
 /** What a backfill needs of the source that streams here. */
@@ -49,7 +50,7 @@ export type StreamingSource = Readonly<{
   database: Database
   query: Query
   windows: Windows
-  marks: Pick<Marks, 'write'>
+  marks: Pick<Marks, 'write' | 'written'>
   /** settles when everything up to a place is durable in the log; rejects when the run ends */
   durable: (position: Position) => Promise<void>
   /** ends with the run */
@@ -123,7 +124,7 @@ export class BackfillRun {
   /** keys of rows that have to be read again; until that is durable no page is saved */
   readonly #again = new Set<string>()
   #againOpen = 0
-  /** how often rows without a key were read again, by their places */
+  /** how often rows were read again that are not durable yet, by their keys or places */
   readonly #tries = new Map<string, number>()
   /** what `#after` means; undefined: there is none yet */
   #orderedBy: string | undefined
@@ -133,8 +134,15 @@ export class BackfillRun {
   readonly #spare: PageRows[] = []
   /** the last slice that is durable */
   #newest: Released | undefined
-  /** slices that are released and not saved, in their order */
+  /** slices that are released and not durable, in their order */
   readonly #open: Promise<void>[] = []
+  #openBytes = 0
+  /** the last slice that is durable and behind which another run could go on, until its place is being saved */
+  #unsaved: Readonly<{ at: Released; after: readonly string[] }> | undefined
+  /** the last save that was asked for */
+  #saved: Promise<void> = Promise.resolve()
+  /** why the run ends: a slice could not be released, or its place not be saved */
+  #failure: Readonly<{ error: unknown }> | undefined
 
   /** @param session to read on; when the run has failed, it is of no more use */
   constructor(backfill: RunningBackfill, session: PageSession, { source, keeper, from }: RunOptions) {
@@ -168,6 +176,7 @@ export class BackfillRun {
     } finally {
       signal.removeEventListener('abort', close)
       this.#ended.abort()
+      this.#unsaved = undefined
       for (const window of this.#windows) windows.close(window)
     }
   }
@@ -187,8 +196,10 @@ export class BackfillRun {
     let begun = this.#begin(table)
     begun.catch(() => undefined) // the run may end before it is waited for
     for (let isRead = false; !isRead || this.#again.size > 0;) {
-      if (!(await this.#goesOn(AWAY_MS))) {
+      // what has to be read again is little, and until it is durable nothing is saved: another run would begin with the same page
+      if (this.#again.size === 0 && !(await this.#goesOn(AWAY_MS))) {
         await Promise.all(this.#open)
+        await this.#saved
         return 'held'
       }
       const page = await begun
@@ -200,11 +211,13 @@ export class BackfillRun {
       const keys = [...this.#again].slice(0, AGAIN_ROWS)
       if (keys.length > 0) await this.#readKeys(table, page, keys)
       else isRead = await this.#readPage(table, page)
+      await this.#source.marks.written
       await this.#session.end()
       page.isRead = true
       this.#closeRead(page)
       if (isRead || keys.length > 0) await Promise.all(this.#open)
     }
+    await this.#saved
     if (this.#newest) await this.#save(this.#newest, null)
     return 'done'
   }
@@ -277,7 +290,8 @@ export class BackfillRun {
     const signal = AbortSignal.any([this.#signal, late.signal])
     this.#granted = Infinity // what has arrived already belongs to the next slice
     try {
-      if (this.#open.length >= MAX_OPEN) await this.#open[0]
+      if (this.#failure) throw this.#failure.error
+      while (this.#open.length >= MAX_OPEN || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]
       await this.#keeper.mayRead(signal)
       this.#granted = await this.#keeper.room(signal)
       return true
@@ -301,21 +315,25 @@ export class BackfillRun {
     this.#release(page, { rows, after: this.#after ?? undefined, again: keys.length })
   }
 
-  /** The rows of a slice join the stream at a mark that is written now; then, once they are durable, that is saved. */
+  /** The rows of a slice join the stream at a mark that is written now; once they are durable, that is saved soon. */
   #release(page: BegunPage, slice: Slice): void {
     page.openSlices++
     const before = this.#open.at(-1)
     this.#keeper.read(slice.rows.count)
     const joined = this.#keeper.releasing(slice.rows.count)
-    const saved = this.#releaseNow(page, slice, { before, joined }).finally(() => {
+    const durable = this.#releaseNow(page, slice, { before, joined }).finally(() => {
       joined()
       page.openSlices--
       this.#closeRead(page)
-      this.#spare.push(slice.rows)
     })
-    this.#open.push(saved)
-    const done = () => void this.#open.splice(this.#open.indexOf(saved), 1)
-    saved.then(done, () => undefined) // a failure stays, and ends the run
+    const { bytes } = slice.rows
+    this.#open.push(durable)
+    this.#openBytes += bytes
+    const done = () => {
+      this.#open.splice(this.#open.indexOf(durable), 1)
+      this.#openBytes -= bytes
+    }
+    durable.then(done, (error: unknown) => (this.#failure ??= { error })) // it stays among them, too
   }
 
   async #releaseNow(
@@ -342,14 +360,13 @@ export class BackfillRun {
         const key = window.isUntouched ? undefined : rows.key(n)
         const what = key === undefined ? undefined : window.of(key)
         if (what === undefined) add(n)
-        else if (what === 'again' && key !== undefined) {
+        else if (what !== 'newer' && key !== undefined) {
           const place = 'columns' in window.identity ? undefined : rows.place(n)
-          if (place === undefined) this.#again.add(key)
-          else if (this.#mayTry(place)) this.#again.add(place)
-          else add(n)
+          if (this.#mayTry(place ?? key)) this.#again.add(place ?? key)
+          else if (this.#isTaken(what, place)) add(n)
         }
       }
-      for (const key of window.moved()) this.#again.add(key)
+      for (const key of window.moved()) if (!this.#again.has(key) && this.#mayTry(key)) this.#again.add(key)
       const { position } = mark
       const lastOf = (partition: number) => ({ ...position, idx: lasts[partition] ?? 0, part: PART.row })
       const parts = new Map([...counts].flatMap((count, p) => (count > 0 ? [[p, { rows: count, last: lastOf(p) }] as const] : [])))
@@ -360,12 +377,27 @@ export class BackfillRun {
     if (!released) throw interrupted('the table was emptied or changed, or the sink reads another stream or takes other actions')
     if (again === 0) this.#processed += rows.count
     this.#ingested += released.added
+    this.#spare.push(rows)
     const at = { position: released.position, processed: this.#processed, ingested: this.#ingested }
     await Promise.all([this.#source.durable(at.position), before])
     this.#againOpen -= again
     this.#newest = at
     // what has to be read again is not durable yet: another run would leave it out
-    if (after && this.#again.size === 0 && this.#againOpen === 0) await this.#save(at, after)
+    if (this.#again.size === 0 && this.#againOpen === 0) this.#tries.clear()
+    if (after && this.#again.size === 0 && this.#againOpen === 0) this.#saveSoon(at, after)
+  }
+
+  /** One place is saved at a time: then the newest that has become durable meanwhile. A failure ends the run. */
+  #saveSoon(at: Released, after: readonly string[]): void {
+    const isAsked = this.#unsaved !== undefined
+    this.#unsaved = { at, after }
+    if (isAsked) return
+    this.#saved = this.#saved.then(async () => {
+      const newest = this.#unsaved
+      this.#unsaved = undefined
+      if (newest) await this.#save(newest.at, newest.after)
+    })
+    this.#saved.catch((error: unknown) => (this.#failure ??= { error }))
   }
 
   async #save({ position: { history, lsn }, processed, ingested }: Released, after: readonly string[] | null): Promise<void> {
@@ -373,15 +405,26 @@ export class BackfillRun {
       throw interrupted('it has ended, or another process reads it')
   }
 
-  /** Whether a row without a key may be read again. */
-  #mayTry(place: string): boolean {
-    const tries = (this.#tries.get(place) ?? 0) + 1
-    this.#tries.set(place, tries)
-    if (tries <= MOST_TRIES) return true
-    this.#keeper.warned(
-      `rows of ${this.#backfill.table} that look alike are changed all the time, and it has no key that tells them apart: one of them is sent as it was read`,
-    )
-    return false
+  /** Whether a row may be read once more. @param name its key or place */
+  #mayTry(name: string): boolean {
+    const tries = (this.#tries.get(name) ?? 0) + 1
+    this.#tries.set(name, tries)
+    return tries <= MOST_TRIES
+  }
+
+  /** Whether a row that was changed whenever it was read joins the stream as it was read. @param place of one without a key */
+  #isTaken(what: Fate, place: string | undefined): boolean {
+    const { table } = this.#backfill
+    const isTaken = place !== undefined || what === 'unseen' // then the sink has got nothing newer
+    if (place !== undefined)
+      this.#keeper.warned(
+        `rows of ${table} that look alike are changed all the time, and it has no key that tells them apart: one of them is sent as it was read`,
+      )
+    else if (!isTaken)
+      this.#keeper.warned(
+        `a row of ${table} is changed all the time, and its changes leave large values alone: it was not read, and these come when they are changed`,
+      )
+    return isTaken
   }
 
   #rowsOf(table: SourceTable, stream: OwnStream): PageRows {

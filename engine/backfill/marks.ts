@@ -43,6 +43,11 @@ export class Marks {
     }
   }
 
+  /** Settles when those are written that were asked for. */
+  get written(): Promise<unknown> {
+    return this.#written
+  }
+
   /** A mark has come: if it is one of these, what it was written for is done, at its place. Those of other runs mean nothing. */
   met(mark: Mark): void {
     const { database, mark: id } = fieldsOf(parsed(mark.content))

@@ -6,12 +6,18 @@
  */
 import { ByteWriter } from '../byte-writer.ts'
 import type { ChangeWatcher, OwnStream } from '../wal/change-packer.ts'
-import { type Change, groupHash, writeKeys, type Side } from '../wal/decode/change.ts'
+import { type Change, type ChangeAction, groupHash, writeKeys, type Side } from '../wal/decode/change.ts'
 import type { Relation } from '../wal/decode/relation.ts'
 import { ACTION_BIT } from '../wal/routing/routing.ts'
 
 /** Keys that one window may hold; one that had more is void, and its page is read again. */
 const MAX_KEYS = 500_000
+
+/**
+ * What has become of a row since a page's low mark. 'newer': what the stream brings for it is enough, or it is gone; otherwise it has to be
+ * read again: 'partly': the stream has brought something of it; 'unseen': nothing.
+ */
+export type Fate = 'newer' | 'partly' | 'unseen'
 
 /** A change of the key is an update to some sinks, and a delete and an insert to others. */
 const KEY_CHANGE = ACTION_BIT.update | ACTION_BIT.insert
@@ -63,8 +69,7 @@ export class Window {
   readonly identity: RowIdentity
   readonly #keys: RowKeys
   readonly #stream: WindowStream
-  /** by key: whether what the stream brings for it is enough, or the row has to be read again */
-  readonly #changed = new Map<string, 'newer' | 'again'>()
+  readonly #changed = new Map<string, Fate>()
   /** rows whose place in the order was changed by what the sink does not get: they may have come from where the backfill has not been yet */
   readonly #moved = new Set<string>()
   readonly #anyMoves: boolean
@@ -81,7 +86,7 @@ export class Window {
   }
 
   /** What has become of a row since it was read, or may have; undefined: nothing. */
-  of(key: string): 'newer' | 'again' | undefined {
+  of(key: string): Fate | undefined {
     return this.#changed.get(key)
   }
 
@@ -92,7 +97,7 @@ export class Window {
 
   /** The keys of rows that have to be read again, wherever they were before. */
   *moved(): Iterable<string> {
-    for (const key of this.#moved) if (this.#changed.get(key) === 'again') yield key
+    for (const key of this.#moved) if (this.#changed.get(key) !== 'newer') yield key
   }
 
   /** A row was changed. @param change @param action as ChangeWatcher.changed has them */
@@ -100,19 +105,28 @@ export class Window {
     if (this.isVoid) return
     if (!this.#keys.fits(change.relation)) return this.truncated() // its definition has changed meanwhile
     const old = change.action === 'insert' ? undefined : this.#keys.of(change, 'old')
-    if ('columns' in this.identity) this.#keyChanged(action, old, change.action === 'delete' ? undefined : this.#keys.of(change, 'new'))
-    else if (old !== undefined) this.#changed.set(old, 'again')
+    if ('columns' in this.identity)
+      this.#keyChanged(action, change.action, old, change.action === 'delete' ? undefined : this.#keys.of(change, 'new'))
+    else if (old !== undefined) this.#changed.set(old, 'partly')
     if (this.#changed.size > MAX_KEYS) this.truncated()
   }
 
-  #keyChanged(action: number, old: string | undefined, now: string | undefined): void {
+  #keyChanged(action: number, kind: ChangeAction, old: string | undefined, now: string | undefined): void {
     const isMoved = old !== undefined && now !== undefined && old !== now
     const { actions, isShed } = this.#stream
-    const asked = isMoved && action !== 0 ? KEY_CHANGE : action
-    const isEnough = asked !== 0 && (actions & asked) === asked && !isShed()
-    if (old !== undefined && old !== now) this.#changed.set(old, 'newer') // there is no such row any more, until another change makes one
-    if (now !== undefined) this.#changed.set(now, isEnough ? 'newer' : 'again')
+    const asked = isMoved ? KEY_CHANGE : action === 0 ? ACTION_BIT[kind] : action
+    const brought = isShed() ? 0 : actions & asked
+    const isEnough = action !== 0 && brought === asked
+    // there is no such row any more, until another change makes one; but in one transaction another row may have got the key before
+    if (old !== undefined && old !== now && !(isMoved && this.#changed.has(old))) this.#changed.set(old, 'newer')
+    const less = brought !== 0 || (now !== undefined && this.#isSeen(now)) ? 'partly' : 'unseen'
+    if (now !== undefined) this.#changed.set(now, isEnough ? 'newer' : less)
     if (!isEnough && now !== undefined && (isMoved || this.#anyMoves)) this.#moved.add(now)
+  }
+
+  #isSeen(key: string): boolean {
+    const fate = this.#changed.get(key)
+    return fate !== undefined && fate !== 'unseen'
   }
 
   /** Nothing that was read holds any more. */
@@ -135,7 +149,7 @@ export class Windows implements ChangeWatcher {
     this.#isPastKnown = false
   }
 
-  /** Whether `streamed` has what was streamed before the run, too. */
+  /** Whether `streamed` has all that was streamed and is not visible yet, also of before the run. */
   get isPastKnown(): boolean {
     return this.#isPastKnown
   }
@@ -171,7 +185,9 @@ export class Windows implements ChangeWatcher {
 
   committed(xid: number): void {
     this.#streamed.push(xid)
-    if (this.#streamed.length > MAX_STREAMED * 2) this.#streamed = this.#streamed.slice(-MAX_STREAMED)
+    if (this.#streamed.length <= MAX_STREAMED * 2) return
+    this.#streamed = this.#streamed.slice(-MAX_STREAMED)
+    this.#isPastKnown = false
   }
 
   /** The transactions that were streamed lately, for a look whether they are visible. */
@@ -186,5 +202,5 @@ export class Windows implements ChangeWatcher {
   }
 }
 
-/** A transaction that so many others have followed is visible: at most one of each connection waits to be. */
+/** So many transactions are kept: of earlier ones the server is asked which of them wait. */
 const MAX_STREAMED = 65_536

@@ -144,6 +144,28 @@ test('a row of which an update leaves a large value alone, before it is read, co
   await holdsTable(shop, 'a')
 })
 
+test('a row that is changed all the time, with a large value that is left alone, holds up no other row', async () => {
+  await using shop = await Shop.open([`name: a, ${ITEMS}`])
+  await shop.db.query(`alter table item alter name set storage external`)
+  await shop.db.query(`insert into item select i, repeat(md5(i::text), 100) from generate_series(1, 5000) i`)
+  await shop.db.query(`alter table item add column version int not null default 0`)
+  await takeAll(shop, 'a', new Mirror())
+  const over = new AbortController()
+  const hot = await shop.db.connect()
+  const changing = (async () => {
+    while (!over.signal.aborted) await hot.query('update item set version = version + 1 where id = 7; select pg_sleep(0.002)')
+  })()
+  await begin(shop, 'a', { where: null })
+  await ended(shop, 'a', 'completed').finally(() => over.abort())
+  await changing
+  const mirror = new Mirror()
+  await takeAll(shop, 'a', mirror)
+  const rows = mirror.rows()
+  const others = (await table(shop)).filter(({ id }) => id !== 7)
+  assert.deepEqual(differences(new Map([...rows].filter(([key]) => key !== '7')), others), [])
+  assert.deepEqual(mirror.violations, [])
+})
+
 for (const [action, keyChanges] of [
   ['insert', 'update'],
   ['update', 'delete_insert'],

@@ -11,7 +11,8 @@ import type { Relation } from './relation.ts'
 import type { ByteWriter } from '../../byte-writer.ts'
 import { writeString } from './json-string.ts'
 
-type ChangeAction = 'insert' | 'update' | 'delete'
+/** What a change does to its row. */
+export type ChangeAction = 'insert' | 'update' | 'delete'
 
 /** The change that is being handled. */
 export class Change {
