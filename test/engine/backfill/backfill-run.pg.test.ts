@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { BackfillRun, type BackfillKeeper, type RunEnd, type StreamingSource } from '../../../engine/backfill/backfill-run.ts'
+import { Marks } from '../../../engine/backfill/marks.ts'
+import { PageSession } from '../../../engine/backfill/page-session.ts'
+import { Windows } from '../../../engine/backfill/windows.ts'
+import { PART } from '../../../engine/position.ts'
+import type { Query } from '../../../engine/postgres/query.ts'
+import type { RunningBackfill } from '../../../engine/state/backfills.ts'
+import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
+import { until } from '../../waiting.ts'
+import { NEVER } from './page-reader.ts'
+
+const BACKFILL: RunningBackfill = {
+  ...{ id: 'backfill', sinkId: 'sink', state: 'active', table: 'public.t', sortColumn: null, startPosition: null, condition: null },
+  maxTimeoutMs: 10_000,
+}
+const KEEPER: BackfillKeeper = {
+  mayRead: () => Promise.resolve(),
+  read: () => {},
+  room: () => Promise.resolve(1_000),
+  releasing: () => () => {},
+  added: () => {},
+  durable: () => Promise.resolve(true),
+  counted: () => Promise.resolve(),
+  warned: assert.fail,
+}
+
+const TARGET = {
+  ...{ topic: 'topic', partitions: 1, actions: 255, grouping: true, groupColumns: undefined },
+  ...{ timestampFormat: 'iso8601' as const, splitsKeyChanges: false, only: undefined },
+}
+
+/** A stream that brings each mark as soon as it is written. */
+class Stream {
+  readonly marks: Marks
+  written = 0
+  rows = 0
+
+  /** @param write settles when a mark may be written: the first one is 1 */
+  constructor(write: (nth: number) => Promise<void>) {
+    const query: Query = async (_sql, [, content] = []) => {
+      const nth = ++this.written
+      await write(nth)
+      this.marks.met({
+        ...{ position: { history: 0, lsn: BigInt(nth), idx: 0, part: PART.row }, xid: nth, commitTimeUs: 0 },
+        content: Buffer.from(String(content)),
+        add: () => void this.rows++,
+        ownStream: (_sink, { key }) => ({ target: TARGET, groupColumns: key, hasOwnGroup: false, actions: 255, isShed: () => false }),
+      })
+      return { rows: [], rowCount: 0 }
+    }
+    this.marks = new Marks('source', query)
+  }
+}
+
+/** Reads the table of a database to its end. */
+async function readOn({ connection }: TestDatabase, { marks }: Stream): Promise<RunEnd> {
+  const slot = { id: 'slot', name: 'test', publication: 'p', status: 'active' } as const
+  const database = { ...{ id: 'source', accountId: 'a', name: 'source', poolSize: 1, annotations: {}, slot }, connection }
+  const source: StreamingSource = {
+    ...{ database, marks, windows: new Windows(), signal: NEVER, maxMessageBytes: 2 ** 20 },
+    ...{ query: () => assert.fail('nothing is cancelled'), durable: () => Promise.resolve() },
+  }
+  const session = await PageSession.open(connection, 'tailrace backfill test', BACKFILL.maxTimeoutMs)
+  try {
+    return await new BackfillRun(BACKFILL, session, { source, keeper: KEEPER, from: undefined }).run()
+  } finally {
+    session.close()
+  }
+}
+
+test('a table can get no other definition between the rows of a page and their mark', async () => {
+  await using db = await createDatabase(
+    `create table t (id int primary key); insert into t select generate_series(1, 10); create publication p for table t`,
+  )
+  const other = await db.connect()
+  let isAltered = false
+  let altering: Promise<unknown> | undefined
+  const seen = async (sql: string) => (await db.query(`select from ${sql}`)).length > 0
+  const stream = new Stream(async (nth) => {
+    if (nth !== 3) return // 1 and 2 begin the page and the one behind it
+    altering = other.query('alter table t alter id type text').then(() => (isAltered = true))
+    await until(
+      'the table is altered, or waits',
+      async () => isAltered || (await seen(`pg_locks where not granted and relation = 't'::regclass`)),
+    )
+    await until('the page is read', () =>
+      seen(`pg_stat_activity where datname = current_database() and application_name = 'tailrace backfill test' and state <> 'active'`),
+    )
+    for (let turns = 0; turns < 100; turns++) await seen('pg_locks limit 1') // what is not waited for goes on
+    assert.equal(isAltered, false)
+  })
+  assert.equal(await readOn(db, stream), 'done')
+  await altering
+  assert.deepEqual([stream.rows, stream.written], [10, 3])
+})
