@@ -181,11 +181,20 @@ export class Engine {
     )
   }
 
+  /** Tells by their ids why active backfills of these sinks stand still, as far as they are read here. */
+  async waitingBackfills(sinkIds: readonly string[]): Promise<Readonly<Record<string, string>>> {
+    const held = this.#backfillStatuses().filter(({ sinkId, state }) => sinkIds.includes(sinkId) && state !== 'reading')
+    return Object.fromEntries(held.map((each) => [each.id, waitsFor(each)]))
+  }
+
+  #backfillStatuses(): readonly BackfillStatus[] {
+    return [...this.#sources.values()].flatMap((source) => source.backfills.statuses)
+  }
+
   actors(): readonly ActorStatus[] {
-    const backfills = [...this.#sources.values()].flatMap((source) => source.backfills.statuses)
     return [...this.#sources.values(), ...this.#sinks.values()]
       .map((actor) => actor.status())
-      .concat(backfills.map((each) => this.#backfillActor(each)))
+      .concat(this.#backfillStatuses().map((each) => this.#backfillActor(each)))
   }
 
   /** Each stream with its readers and the bytes that it takes, as this process looked at them some seconds ago. */
@@ -532,4 +541,9 @@ export class Engine {
 function stillThere<T>(kind: string, found: T | undefined): T {
   if (!found) throw new EngineError('NOT_FOUND', `the ${kind} does not exist any more`)
   return found
+}
+
+function waitsFor({ state, cause = 'it is about to go on' }: BackfillStatus): string {
+  if (state === 'queued') return 'it is not its turn yet: others of its database are read'
+  return state === 'failing' ? `it failed for now, and is tried again: ${cause}` : cause
 }

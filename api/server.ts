@@ -36,7 +36,7 @@ import { addPeerRoutes, type ServedCluster } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
 import type { ResourcePorts } from './http/resource-routes.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
-import { streamOperations } from './sinks/stream-routes.ts'
+import { pullOperations } from './sinks/pull-routes.ts'
 import { Strangers } from './http/strangers.ts'
 
 /** Says what the API serves, and where. */
@@ -136,9 +136,9 @@ function operationsOf(
   receives: OpenReceives,
 ): Operation[] {
   const operations = [
-    ...streamOperations({ engine, resources, receives }),
+    ...pullOperations({ engine, resources, receives }),
     ...sinkOperations({ engine, resources, edits, backfills }),
-    ...(backfills ? backfillOperations({ resources, backfills }) : []),
+    ...(backfills ? backfillOperations({ engine, resources, backfills }) : []),
     ...messageOperations({ engine, resources }),
     ...(functions ? functionOperations({ engine, edits, ...functions }) : []),
     ...(config ? configOperations(config) : []),

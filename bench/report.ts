@@ -234,6 +234,7 @@ export function backfillLines({ rows, rowBytes, turns }: Backfilled): string {
     `backfill of ${thousands(rows)} rows of ${rowBytes} bytes, ${turns.length} turns; CPU a row and private memory by process`,
     `COPY of row_to_json: ${rate('copy')} (${used('copy')})`,
     `into the log: ${rate('log')}, ${share('log', 'copy')} of COPY (${used('log')})`,
+    `to a filter that lets nothing pass: ${rate('filter')}, ${share('filter', 'copy')} of COPY (${used('filter')})`,
     `to a client: ${rate('read')}, ${share('read', 'drain')} of its drain (${used('read')})`,
     `that client's drain of the same rows from the stream: ${rate('drain')} (${used('drain')})`,
   ].join('\n')

@@ -1,10 +1,11 @@
 /**
  * The metadata of a message: what its change says of itself, and what its sink adds at delivery. The log keeps the first half, as
  * `wal/decode/change-writer.ts` writes it, and leaves it open; the second half is the same for all messages of a sink. A new field
- * of a change is a line there and one here; a new field of a sink is one here. Three readers go by the order of the fields, so new
- * ones stand between the table's name and the annotations: `transforms/function-lines.ts` and `sinks/messages.ts` want schema and
- * table first, the former `transaction_annotations` last, and `actors/partition/split-key-changes.ts` the metadata behind record,
- * changes and action.
+ * of a sink is a line here. A new field of a change is a line here and what writes it: for changes `ChangeWriter`, for rows of
+ * backfills `ReadTail`; what is of the table stands in `tableMetadata` of `wal/decode/relation.ts`, for both. Three readers go by the
+ * order of the fields, so new ones stand between the table's name and the annotations: `transforms/function-lines.ts` and
+ * `sinks/messages.ts` want schema and table first, the former `transaction_annotations` last, and
+ * `actors/partition/split-key-changes.ts` the metadata behind record, changes and action.
  *
  * Functions see these types in editors, by the package's own types: so nothing here needs another module, or Node's types.
  */

@@ -102,7 +102,10 @@ export type PushOptions = Readonly<{
   database: Database
   /** the one that the destination names; undefined: it names none, or one that is gone */
   endpoint: HttpEndpoint | undefined
-  /** which addresses may be connected to: wires connect through what checks it (engine/net), whatever their protocol */
+  /**
+   * which addresses may be connected to, whatever the protocol: a wire of HTTP gives it to its `HttpPool`; another one checks names by
+   * `guardedLookup`, and addresses before it connects
+   */
   egress: Egress
   /** connections, at most */
   concurrency: number

@@ -84,10 +84,13 @@ export class OwnedPartition {
     this.sender = transport.senderOf?.(this)
   }
 
-  /** Takes the term, then reads what the former owner left, then makes the take-over durable. */
-  static async takeOver(sink: PartitionSink, served: ServedGeneration, partition: number): Promise<OwnedPartition> {
+  /**
+   * Takes the term, then reads what the former owner left, then makes the take-over durable.
+   * @param signal aborted when it is not to be taken over any more
+   */
+  static async takeOver(sink: PartitionSink, served: ServedGeneration, partition: number, signal: AbortSignal): Promise<OwnedPartition> {
     const key = { sinkId: sink.sink.id, generation: served.generation, partition }
-    const owned = new OwnedPartition(sink, served, key, await takeOver(sink, served, key))
+    const owned = new OwnedPartition(sink, served, key, await takeOver(sink, served, key, signal))
     owned.changed()
     return owned
   }

@@ -30,7 +30,8 @@ export interface Owned {
 
 /** Does the work that the machine of a partition decides on. */
 export interface PartitionWork<O extends Owned = Owned> {
-  takeOver(): Promise<O>
+  /** @param signal aborted when nobody waits for it any more: the partition may be another process's by then */
+  takeOver(signal: AbortSignal): Promise<O>
   /** may hand out from now on, and may not any more */
   live(owned: O): void
   gone(owned: O): void
@@ -61,7 +62,7 @@ export const sinkPartitionMachine = setup({
   actors: {
     takeOver: fromPromise<Owned, { work: PartitionWork; former: Owned | undefined }>(async ({ input, signal }) => {
       await input.former?.ended()
-      const owned = await input.work.takeOver()
+      const owned = await input.work.takeOver(signal)
       if (signal.aborted) owned.close(new Error('stopped while taking over'))
       return owned
     }),

@@ -4,6 +4,7 @@ import { commitPoint, committed } from '../../engine/dispatch/commits.ts'
 import { isDrained, newDispatcher, type Dispatcher } from '../../engine/dispatch/dispatcher.ts'
 import type { PartitionKey } from '../../engine/dispatch/fenced-write.ts'
 import type { ServedGeneration } from '../../engine/dispatch/generations.ts'
+import { EngineError } from '../../engine/errors.ts'
 import { ParkedStore } from '../../engine/dispatch/parked/parked-store.ts'
 import { inheritanceOf } from '../../engine/dispatch/replay/rewound.ts'
 import type { Commit, Log, MessageRef, TopicName } from '../../engine/log/log.ts'
@@ -24,19 +25,32 @@ export type TakenOver = Readonly<{
   hasParked: boolean
 }>
 
-/** Looks whether log and state fit, takes the term, then reads what the former owner left, then makes the take-over durable. */
-export async function takeOver(sink: PartitionSink, served: ServedGeneration, key: PartitionKey): Promise<TakenOver> {
+/**
+ * Looks whether log and state fit, takes the term, then reads what the former owner left, then makes the take-over durable. It may
+ * take long, and somebody else may have the partition by then: who has it is not disturbed if it is known before the term is taken,
+ * and what was read counts only if nobody can have had it meanwhile.
+ * @param signal aborted when it is not to be taken over any more
+ * @throws EngineError PARTITION_FENCED: it is not, or not for certain
+ */
+export async function takeOver(sink: PartitionSink, served: ServedGeneration, key: PartitionKey, signal: AbortSignal): Promise<TakenOver> {
   const { clock, pending, transport, surroundings } = sink
   const { log, query, holder, memory } = surroundings
   const { topic, reader, opensAt, shape } = served
   const { grouping } = shape
+  const mustBeOurs = () => {
+    if (!signal.aborted && log.holds(reader)) return
+    const { partition } = key
+    throw new EngineError('PARTITION_FENCED', `partition ${partition} was given to another process while it was taken over`, { partition })
+  }
   await mustFitPartition(query, log, { ...key, reader })
+  mustBeOurs()
   const store = await ParkedStore.takeOver(query, key, { grouping, holder, topic })
   const { commit: left, begins, line, hasParked, hasPoints } = await inheritanceOf(query, key, await log.committed(reader, key.partition))
   const commit = left && (await fitToPartition(log, topic, key.partition, left))
   const { groups, refs } = hasParked ? await store.load(commit?.next ?? { offset: begins, index: 0 }) : { groups: [], refs: refList() }
   const discarded = new DiscardedMessages(hasParked ? await store.discards() : undefined)
   const { next: head } = await log.stats(reader, key.partition)
+  mustBeOurs()
   const restore = { commit, begins, head, parkedRefs: refs, parkedGroups: groups, opensAt }
   const { keyed, sends } = transport
   const purpose = { generation: key.generation, partition: key.partition, grouping, keyed, sends, pending, clock }

@@ -49,10 +49,14 @@ export const BackfillOut = Type.Object({
   failed_at: nullable('time'),
 })
 
+/** A backfill that is shown. @property waiting why it stands still although it is active, where that is known */
+export type ShownBackfill = Backfill & Readonly<{ waiting?: string | undefined }>
+
 /** Shows a backfill of a sink. */
-export function backfillOut(backfill: Backfill, sink: Pick<Sink, 'name' | 'status'>): Record<string, unknown> {
-  const waiting = backfill.state === 'active' && sink.status === 'disabled' ? 'the sink is disabled' : undefined
-  const perSecond = waiting === undefined ? speedOf(backfill) : undefined
+export function backfillOut(backfill: ShownBackfill, sink: Pick<Sink, 'name' | 'status'>): Record<string, unknown> {
+  const isOff = backfill.state === 'active' && sink.status === 'disabled'
+  const waiting = isOff ? 'the sink is disabled' : backfill.waiting
+  const perSecond = isOff ? undefined : speedOf(backfill)
   const left = (backfill.rowsInitial ?? 0) - backfill.rowsProcessed
   return {
     id: backfill.id,

@@ -20,8 +20,7 @@ import type { Destination } from '../../engine/state/destinations.ts'
 import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, readOnly, type ResourceForm } from './form.ts'
-import { BackfillOut, backfillOut, initialBackfill, InitialBackfillIn } from './backfill-form.ts'
-import type { Backfill } from '../../engine/state/backfills.ts'
+import { BackfillOut, backfillOut, initialBackfill, InitialBackfillIn, type ShownBackfill } from './backfill-form.ts'
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
@@ -60,7 +59,7 @@ export const SinkOut = Type.Object({
 })
 
 /** Shows a sink, of its secrets only enough to know them. @param backfills of it that have not ended */
-export function sinkOut(sink: Sink, health: Health, backfills: readonly Backfill[] = []): Record<string, unknown> {
+export function sinkOut(sink: Sink, health: Health, backfills: readonly ShownBackfill[] = []): Record<string, unknown> {
   return {
     id: sink.id,
     name: sink.name,

@@ -53,6 +53,8 @@ async function refuseUnreadable(
     condition: where ?? null,
   }))
   const refused = await refusedBySource(source, asked)
-  const reasons = refused.flatMap((one, i): Reason[] => (one ? [[fieldOf(one.part, i), one.reason]] : []))
+  const told = ({ reason }: Readonly<{ reason: string }>, table = '') =>
+    wanted.length > 1 && !reason.startsWith(table) ? `${reason} (of ${table})` : reason
+  const reasons = refused.flatMap((one, i): Reason[] => (one ? [[fieldOf(one.part, i), told(one, wanted[i]?.table)]] : []))
   if (reasons.length > 0) throw invalid(reasons)
 }

@@ -384,7 +384,7 @@ export class SinkHost implements PartitionSink {
 
   #partition(served: ServedGeneration, partition: number): PartitionWork<OwnedPartition> {
     return {
-      takeOver: () => OwnedPartition.takeOver(this, served, partition),
+      takeOver: (signal) => OwnedPartition.takeOver(this, served, partition, signal),
       live: (owned) => {
         this.#live = [...this.#live, owned].sort((a, b) => a.partition - b.partition)
         this.#share()

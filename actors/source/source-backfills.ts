@@ -77,7 +77,7 @@ const TOLD_AFTER_MS = 30_000
 const STEADY_PARTS = 10
 
 const WAITS = {
-  stream: 'it waits until its sink has a stream of its own',
+  stream: 'its sink has no stream of its own yet',
   sink: 'its sink takes no more for now: it is paused, or delivers less than is there; it goes on when messages are delivered',
 } as const
 
@@ -302,7 +302,7 @@ export class SourceBackfills {
       const { code, message } = error
       try {
         if (!(await this.#ends(job, { ...endOf(job, 'failed'), error: { code, message } }))) return false
-        this.#home.logger.error({ backfill: id, table, code, rows: job.processed }, `a backfill has failed: ${message}`)
+        this.#home.logger.error({ backfill: id, table, code, rows: job.processed }, `a backfill has failed: ${loggable(error)}`)
         return true
       } catch (err) {
         this.#home.logger.warn({ backfill: id, err }, 'the end of a backfill could not be put on record; it is tried again')
@@ -500,6 +500,10 @@ const endOf = ({ of: { id, sinkId } }: Job, state: BackfillEnd['state']): Backfi
 /** Waits after so many failures in a row, whatever changes meanwhile. */
 const pause = (failures: number, signal: AbortSignal): Promise<void> =>
   delay(backOff(PAUSES, failures), undefined, { signal }).catch(() => undefined)
+
+/** Why a backfill failed, for the log: what Postgres says may have values of rows in it. */
+const loggable = ({ message, context: { sqlstate } }: EngineError): string =>
+  sqlstate === undefined ? message : `PostgreSQL refuses to read it (${sqlstate}); the backfill itself has its words`
 
 function enter(job: Job, state: BackfillStatus['state'], cause?: string): void {
   const isHeld = (of: BackfillStatus['state']) => of === 'waiting' || of === 'failing'

@@ -75,6 +75,12 @@ export const VERBS: { readonly [V in Verb]: Place<V> } = {
       )
     },
   },
+  waitingBackfills: {
+    path: '/waiting-backfills',
+    deadlineMs: SHORT_MS,
+    run: (engine, ids) => engine.waitingBackfills(ids),
+    merge: async (asked) => Object.fromEntries((await answersOf(asked)).flatMap((waits) => Object.entries(waits))), // one of them reads it
+  },
   delivered: {
     path: '/sinks/:sink/delivered',
     deadlineMs: SHORT_MS,

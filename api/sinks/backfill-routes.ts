@@ -1,15 +1,26 @@
 /** The management of backfills, which lie below a sink (docs/backfills.md). */
 import { Type } from 'typebox'
+import type { EngineVerbs } from '../../actors/engine.ts'
 import type { BackfillEdits } from '../../actors/resources/backfill-edits.ts'
-import { askedBackfills, BackfillIn, BackfillOut, backfillOut, BackfillPatch, wantedState } from '../../actors/resources/backfill-form.ts'
+import {
+  askedBackfills,
+  BackfillIn,
+  BackfillOut,
+  backfillOut,
+  BackfillPatch,
+  wantedState,
+  type ShownBackfill,
+} from '../../actors/resources/backfill-form.ts'
 import { askedSourceOf, wantedBackfills } from '../../actors/resources/wanted-backfills.ts'
 import { EngineError } from '../../engine/errors.ts'
+import type { Backfill } from '../../engine/state/backfills.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { objectBody, pathParameter, type Operation } from '../http/operation.ts'
 import { namedResource } from '../http/resource-routes.ts'
 
 /** The calls that the routes of backfills make. */
 export type BackfillPorts = Readonly<{
+  engine: Pick<EngineVerbs, 'waitingBackfills'>
   resources: ResourceLookup
   backfills: Pick<BackfillEdits, 'list' | 'unended' | 'find' | 'start' | 'move' | 'delete'>
 }>
@@ -19,8 +30,16 @@ const ONE = `${LIST}/{backfill_id}`
 /** A list of tables may be long. */
 const MAX_BYTES = 1_048_576
 
+/** Adds why those that are active stand still, as the process that reads them says. */
+export async function withCauses(engine: BackfillPorts['engine'], backfills: readonly Backfill[]): Promise<readonly ShownBackfill[]> {
+  const sinkIds = new Set(backfills.flatMap(({ state, sinkId }) => (state === 'active' ? [sinkId] : [])))
+  if (sinkIds.size === 0) return backfills
+  const waits = await engine.waitingBackfills([...sinkIds])
+  return backfills.map((backfill) => (backfill.state === 'active' ? { ...backfill, waiting: waits[backfill.id] } : backfill))
+}
+
 /** Makes the routes of backfills. */
-export function backfillOperations({ resources, backfills }: BackfillPorts): Operation[] {
+export function backfillOperations({ engine, resources, backfills }: BackfillPorts): Operation[] {
   return [
     {
       id: 'listBackfills',
@@ -32,7 +51,7 @@ export function backfillOperations({ resources, backfills }: BackfillPorts): Ope
       errors: [404, 503],
       handle: async (request, _reply, account) => {
         const sink = namedResource(resources, 'sink', request, account)
-        return { data: (await backfills.list(sink)).map((backfill) => backfillOut(backfill, sink)) }
+        return { data: (await withCauses(engine, await backfills.list(sink))).map((backfill) => backfillOut(backfill, sink)) }
       },
     },
     {
@@ -41,7 +60,7 @@ export function backfillOperations({ resources, backfills }: BackfillPorts): Ope
       paths: [LIST],
       summary: 'Begin to read the rows of a table into a sink',
       description:
-        'The rows that are there come as messages of action read, beside the stream. Without table, and with an empty body, it is of the one table that the source of the sink includes. Several tables are begun together or not at all. That of a sink that is disabled waits until it is enabled.',
+        'The rows that are there come as messages of action read, beside the stream. Without table, and with an empty body, it is of the one table that the source of the sink includes. Several tables are begun together or not at all. where is one expression of SQL that calls no volatile function. That of a sink that is disabled waits until it is enabled.',
       auth: true,
       body: BackfillIn,
       maxBodyBytes: MAX_BYTES,
@@ -70,7 +89,8 @@ export function backfillOperations({ resources, backfills }: BackfillPorts): Ope
       errors: [404, 503],
       handle: async (request, _reply, account) => {
         const sink = namedResource(resources, 'sink', request, account)
-        return backfillOut(await backfills.find(sink, pathParameter(request, 'backfill_id')), sink)
+        const found = await backfills.find(sink, pathParameter(request, 'backfill_id'))
+        return (await withCauses(engine, [found])).map((backfill) => backfillOut(backfill, sink))[0]
       },
     },
     {

@@ -5,6 +5,7 @@ import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from '.
 import { EngineError } from '../../engine/errors.ts'
 import { objectBody, type Operation } from '../http/operation.ts'
 import { namedResource, resourceOperations, type ResourcePorts } from '../http/resource-routes.ts'
+import { withCauses } from './backfill-routes.ts'
 import { ReplayBody, ReplayOut, replayOut, replayTarget } from './replay-form.ts'
 
 /** Makes the routes of sinks. */
@@ -30,7 +31,7 @@ export function sinkOperations(
       errors: { create: [404], delete: [404, 503] },
       shown: async (sinks) => {
         const [health, unended = []] = await Promise.all([engine.sinkHealth(sinks.map(({ id }) => id)), backfills?.unended(sinks)])
-        const bySink = Map.groupBy(unended, ({ sinkId }) => sinkId)
+        const bySink = Map.groupBy(await withCauses(engine, unended), ({ sinkId }) => sinkId)
         return sinks.map((sink) => sinkOut(sink, health[sink.id] ?? idleHealth(sink), bySink.get(sink.id)))
       },
       input: (body, account) => {

@@ -17,7 +17,7 @@ import { Reader } from '../reader.ts'
 import { wallClock, type Delays, type Task } from '../system.ts'
 import { NOTHING_PASSES, tailraceOf, type RunningTailrace } from '../systems/tailrace.ts'
 import { TABLE, writeWorkload } from '../workload.ts'
-import { EXISTING, makeExisting } from './backfill.ts'
+import { EXISTING, fillExisting, makeExisting } from './backfill.ts'
 import { dropSlot, walSender } from './drain.ts'
 
 /** Whose rows they are: those of another sink that a client reads, or whose filter drops them, or those of the sink that is timed. */
@@ -67,7 +67,8 @@ export async function backfillLatency(
   await using opened = new AsyncDisposableStack()
   const client = opened.adopt(new Client(bench.database), (each) => each.end())
   await client.connect()
-  await makeExisting(client, rows, false)
+  await makeExisting(client)
+  await fillExisting(client, rows, false)
   await client.query(`create publication ${PUBLICATION} for table ${EXISTING}, ${TABLE}`)
   const results: BesideLatency[] = []
   for (const beside of BESIDE) {

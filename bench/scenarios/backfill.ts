@@ -3,8 +3,9 @@
  * `COPY (select row_to_json(t) from t) to stdout` of the same table, whose reader throws away what it gets, and the drain of the same
  * rows by the same client when they come as inserts of the stream.
  *
- * A backfill into the log is one of a sink whose filter lets nothing pass, so that no delivery holds it up. Its clock is that of the
- * backfill itself, from its request to its end; that of a client stops with its last acknowledgement.
+ * A backfill into the log is one of a sink that is paused, and has room for all of it, so that no delivery holds it up; one to a filter is
+ * of a sink whose filter lets nothing pass. Their clock is that of the backfill itself, from its request to its end; that of a client stops
+ * with its last acknowledgement.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
@@ -19,8 +20,10 @@ import { dropSlot, walSender } from './drain.ts'
 export type BackfillRun = Readonly<{ rowsPerSecond: number; processes: Readonly<Record<string, Usage>> }>
 export type BackfillTurn = Readonly<{
   copy: BackfillRun
-  /** into the log alone */
+  /** into the log alone: the sink is paused */
   log: BackfillRun
+  /** to a filter that lets nothing pass */
+  filter: BackfillRun
   /** to a client */
   read: BackfillRun
   /** the same rows as inserts of the stream, to that client */
@@ -47,9 +50,13 @@ const rowsOf = (rows: number, title: string): string => `insert into ${EXISTING}
     jsonb_build_object('colour', 'deep blue', 'weight', i % 5000, 'tags', jsonb_build_array('new', 'sale', 'heavy')), localtimestamp
   from generate_series(1, ${rows}) i`
 
-/** Makes the table, with rows of about 400 bytes or of 1 MB. */
-export async function makeExisting(client: Client, rows: number, isWide: boolean): Promise<void> {
+/** Makes the table, without rows. */
+export async function makeExisting(client: Client): Promise<void> {
   await client.query(DDL)
+}
+
+/** Fills it with rows of about 400 bytes or of 1 MB. */
+export async function fillExisting(client: Client, rows: number, isWide: boolean): Promise<void> {
   await client.query(rowsOf(rows, isWide ? WIDE_TITLE : NARROW_TITLE))
   await client.query(`vacuum analyze ${EXISTING}`)
 }
@@ -63,10 +70,11 @@ export async function backfill(
   await using opened = new AsyncDisposableStack()
   const client = opened.adopt(new Client(bench.database), (each) => each.end())
   await client.connect()
+  await makeExisting(client)
+  await client.query(`create publication ${PUBLICATION} for table ${EXISTING}`) // ahead of the rows: they are streamed, too
   for (const slot of [BEFORE, AFTER]) opened.defer(() => dropSlot(client, slot))
   await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [BEFORE])
-  await makeExisting(client, rows, isWide)
-  await client.query(`create publication ${PUBLICATION} for table ${EXISTING}`)
+  await fillExisting(client, rows, isWide)
   await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [AFTER])
   const { rows: sizes } = await client.query<{ bytes: number }>(`select avg(octet_length(t.*::text))::float8 as bytes from ${EXISTING} t`)
   const turns: BackfillTurn[] = []
@@ -74,15 +82,17 @@ export async function backfill(
     await client.query('checkpoint')
     const turn = {
       copy: await copied(bench, rows),
-      log: await backfilled(bench, client, rows, { through: 'nothing' }),
+      log: await backfilled(bench, client, rows, { isPaused: true }),
+      filter: await backfilled(bench, client, rows, { through: 'nothing' }),
       read: await backfilled(bench, client, rows, {}),
       drain: await drained(bench, client, rows),
     }
     turns.push(turn)
-    const { copy, log, read, drain } = turn
+    const { copy, log, filter, read, drain } = turn
     const rate = (run: BackfillRun) => `${Math.round(run.rowsPerSecond).toLocaleString('en')}`
+    const ofCopy = (run: BackfillRun) => `${rate(run)}/s (${(run.rowsPerSecond / copy.rowsPerSecond).toFixed(2)})`
     say(
-      `${pair}/${pairs}  COPY ${rate(copy)}/s  into the log ${rate(log)}/s (${(log.rowsPerSecond / copy.rowsPerSecond).toFixed(2)})  to a client ${rate(read)}/s, its drain ${rate(drain)}/s (${(read.rowsPerSecond / drain.rowsPerSecond).toFixed(2)})`,
+      `${pair}/${pairs}  COPY ${rate(copy)}/s  into the log ${ofCopy(log)}  to a filter ${ofCopy(filter)}  to a client ${rate(read)}/s, its drain ${rate(drain)}/s (${(read.rowsPerSecond / drain.rowsPerSecond).toFixed(2)})`,
     )
   }
   return { rows, rowBytes: Math.round(sizes[0]?.bytes ?? 0), turns }
@@ -106,12 +116,12 @@ async function copied(bench: Bench, rows: number): Promise<BackfillRun> {
   }
 }
 
-async function backfilled(bench: Bench, client: Client, rows: number, shape: Pick<Shape, 'through'>): Promise<BackfillRun> {
+async function backfilled(bench: Bench, client: Client, rows: number, shape: Pick<Shape, 'through' | 'isPaused'>): Promise<BackfillRun> {
   return withService(bench, client, { slot: AFTER, rows, shape }, async (running, walsender) => {
     const others = () => childrenOf(bench.postmaster).filter((child) => child !== walsender)
     using meter = new UsageMeter({ ...running.processes, walsender: () => [walsender], 'Postgres, the rest': others })
     const begun = backfillOf(await running.ask('POST', '/api/sinks/bench/backfills', { table: `public.${EXISTING}` }))
-    const endedMs = shape.through ? await ended(running, begun.id) : await running.reached
+    const endedMs = shape.through || shape.isPaused ? await ended(running, begun.id) : await running.reached
     return { rowsPerSecond: rows / ((endedMs - Date.parse(begun.inserted_at)) / 1000), processes: meter.read() }
   })
 }
@@ -141,7 +151,7 @@ async function ended(running: RunningTailrace, id: string): Promise<number> {
 async function withService(
   bench: Bench,
   client: Client,
-  { slot, rows, shape }: Readonly<{ slot: string; rows: number; shape: Pick<Shape, 'through'> }>,
+  { slot, rows, shape }: Readonly<{ slot: string; rows: number; shape: Pick<Shape, 'through' | 'isPaused'> }>,
   work: (running: RunningTailrace, walsender: number, startedMs: number) => Promise<BackfillRun>,
 ): Promise<BackfillRun> {
   const copy = `${slot}_copy`
@@ -151,7 +161,7 @@ async function withService(
     slot: copy,
     publication: PUBLICATION,
     table: `public.${EXISTING}`,
-    changes: shape.through ? Infinity : rows,
+    changes: shape.through || shape.isPaused ? Infinity : rows,
     recordDelays: false,
   }
   try {

@@ -76,6 +76,8 @@ export type Shape = Readonly<{
   }>
   /** what every message goes through; `nothing`: a filter that lets none pass */
   through?: keyof typeof FUNCTIONS | 'nothing'
+  /** the sink is paused, and nothing bounds what waits for it */
+  isPaused?: boolean
   /** folder of the sources that run; absent: this one */
   checkout?: string
 }>
@@ -117,7 +119,7 @@ export function tailraceOf(name: string, shape: Shape): TailraceSystem {
 
 async function start(
   task: Task,
-  { broker, partitions, processes, idleSinks = 0, moreSinks = 0, webhook, through, checkout = CHECKOUT }: Shape,
+  { broker, partitions, processes, idleSinks = 0, moreSinks = 0, webhook, through, isPaused = false, checkout = CHECKOUT }: Shape,
 ): Promise<RunningTailrace> {
   await using opened = new AsyncDisposableStack()
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
@@ -127,7 +129,7 @@ async function start(
   opened.defer(() => withDatabase(task, (client) => client.query(`drop database ${state} with (force)`)))
   const config = join(folder, 'tailrace.yaml')
   const hook = webhook && { ...webhook, port: await freePort() }
-  await writeFile(config, configuration(task, { partitions, idleSinks, moreSinks, hook, through }))
+  await writeFile(config, configuration(task, { partitions, idleSinks, moreSinks, hook, through, isPaused }))
 
   const { user, password, host, port: postgresPort } = task.database
   const topicPrefix = `bench-${randomBytes(4).toString('hex')}.`
@@ -138,6 +140,7 @@ async function start(
     VAULT_KEY: randomBytes(32).toString('base64'),
     TAILRACE_METRICS_PORT: '0',
     LOG_LEVEL: 'warn',
+    ...(isPaused && { BACKFILL_MAX_PENDING_MESSAGES: String(UNBOUNDED_ROWS) }),
     ...kafka,
     ...(task.profileFolder !== undefined && { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${task.profileFolder}` }),
   }
@@ -239,12 +242,14 @@ function configuration(
     moreSinks,
     hook,
     through,
+    isPaused,
   }: Readonly<{
     partitions: number
     idleSinks: number
     moreSinks: number
     hook: Readonly<{ batchSize: number; isHeld?: boolean; port: number }> | undefined
     through: Shape['through']
+    isPaused: boolean
   }>,
 ): string {
   const sink = { database: 'bench', partitions, destination: { type: 'sequin_stream' } }
@@ -254,7 +259,13 @@ function configuration(
     destination: { type: 'webhook', http_endpoint: 'receiver', batch: hook.batchSize > 1 },
   }
   const kind = through === 'nothing' ? 'filter' : through
-  const working = { source: { include_tables: [table] }, ...sink, ...sends, ...(kind && { [kind]: 'bench' }) }
+  const working = {
+    source: { include_tables: [table] },
+    ...sink,
+    ...sends,
+    ...(isPaused && { status: 'paused', max_backlog_mb: UNBOUNDED_MB }),
+    ...(kind && { [kind]: 'bench' }),
+  }
   const idling = { source: { include_tables: [IDLE_TABLE] }, ...sink }
   return stringify({
     account: { name: 'bench' },
@@ -281,6 +292,9 @@ function configuration(
     ],
   })
 }
+
+const UNBOUNDED_MB = 1_000_000
+const UNBOUNDED_ROWS = 1_000_000_000
 
 type Service = AsyncDisposable &
   Readonly<{

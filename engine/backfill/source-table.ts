@@ -3,7 +3,7 @@
  * tells which row a change is of. What can't be read so is refused with what to change.
  */
 import { escapeIdentifier, escapeLiteral } from 'pg'
-import { EngineError, errorText } from '../errors.ts'
+import { EngineError, errorText, type ErrorContext } from '../errors.ts'
 import type { Query } from '../postgres/query.ts'
 import { rowOf, rowsOf } from '../postgres/rows.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
@@ -485,8 +485,8 @@ const INDEXES_QUERY = `select i.indrelid::int8 as relation, i.indisprimary as "i
 export const literal = (text: string, type: string): string => `${escapeLiteral(text)}::${type}`
 
 /** Makes the error that says why a table can't be backfilled. */
-export const refused = ({ table }: Pick<TableAsked, 'table'>, why: string): EngineError =>
-  new EngineError('BACKFILL_REFUSED', `${table} can't be backfilled: ${why}`, { table })
+export const refused = ({ table }: Pick<TableAsked, 'table'>, why: string, more: ErrorContext = {}): EngineError =>
+  new EngineError('BACKFILL_REFUSED', `${table} can't be backfilled: ${why}`, { table, ...more })
 
 /** What is no fault of the server's state: a value that does not fit, SQL that is wrong, what Postgres can't do, what a function raises. */
 const OF_SQL = /^(0A|22|38|39|42|54|P0)/
@@ -497,5 +497,5 @@ const WRITES = '25006'
 export function refusalOf(error: unknown, { table, condition }: Pick<TableAsked, 'table' | 'condition'>): EngineError | undefined {
   const sqlstate = error instanceof EngineError ? undefined : sqlstateOf(error)
   if (sqlstate === undefined || !(OF_SQL.test(sqlstate) || (sqlstate === WRITES && condition !== null))) return undefined
-  return refused({ table }, `PostgreSQL says: ${errorText(error)} (${sqlstate})`)
+  return refused({ table }, `PostgreSQL says: ${errorText(error)} (${sqlstate})`, { sqlstate })
 }

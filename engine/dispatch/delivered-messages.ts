@@ -5,6 +5,7 @@
  * A message costs nothing of its own: the list of its delivery is kept, and what it brings stays where it was read, in its pack.
  * When the packs that are held so weigh more than the bound the messages are copied out of them, and the oldest let go of: after a
  * second, for where much is delivered others have taken their place by then (copying each at once was a tenth of the work of a busy sink).
+ * Large packs are not held at all: of their large messages nothing but the key is kept, and there is little else in them.
  */
 import type { MessageView } from '../log/pack.ts'
 import { messageId } from './ack-id.ts'
@@ -39,6 +40,8 @@ const MAX_HELD_BYTES = 16 * 1024 * 1024
 const COMPACT_AFTER_MS = 1_000
 /** A message longer than this is kept without its content. */
 const MAX_BODY_BYTES = 256 * 1024
+/** A larger pack has a message that is longer than that: packs close at about as much. */
+const LARGE_PACK_BYTES = 2 * MAX_BODY_BYTES
 /** About so many bytes hold what is known of an acknowledgement. */
 const ACKNOWLEDGED_BYTES = 256
 
@@ -82,7 +85,8 @@ export class DeliveredMessages {
   add(messages: readonly Message[], together: DeliveredTogether): void {
     if (messages.length === 0) return
     const newest = messages.length > MAX_MESSAGES ? messages.slice(-MAX_MESSAGES) : messages
-    const delivery = { messages: this.#isSensitive ? newest.map((message) => ownOf(message, true)) : withoutMade(newest), together }
+    const isCopied = this.#isSensitive || hasLargePacks(newest)
+    const delivery = { messages: isCopied ? newest.map((message) => ownOf(message, this.#isSensitive)) : withoutMade(newest), together }
     this.#deliveries.push(delivery)
     this.#count += newest.length
     for (let [oldest] = this.#deliveries; oldest && this.#count - oldest.messages.length >= MAX_MESSAGES; [oldest] = this.#deliveries) {
@@ -253,6 +257,15 @@ const withoutMade = (messages: readonly Message[]): readonly Message[] =>
   messages.some(({ payload, enrichment }) => payload ?? enrichment)
     ? messages.map(({ view, place, offset, index }) => ({ view, place, offset, index }))
     : messages
+
+function hasLargePacks(messages: readonly Message[]): boolean {
+  let last: MessageView | undefined
+  for (const { view } of messages) {
+    if (view !== last && view.buffer.length > LARGE_PACK_BYTES) return true
+    last = view
+  }
+  return false
+}
 
 /** A message taken out of its pack: it stands at place 0. @param isSensitive without its content */
 function ownOf({ view, place, offset, index }: Message, isSensitive: boolean): Message {

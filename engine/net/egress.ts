@@ -123,7 +123,10 @@ function blockList(ranges: readonly Range[]): BlockList {
   return list
 }
 
-/** Looks names up through a guard, for sockets. */
+/**
+ * Looks names up through a guard, for sockets. It is half of the guard: Node looks up no host that is an address already, so whoever
+ * connects to one asks `addressesOf` first, as `HttpPool` and `GuardedSocket` do.
+ */
 export const guardedLookup =
   (egress: () => Pick<Egress, 'addressesOf'>): LookupFunction =>
   (hostname, { all }, callback) => {

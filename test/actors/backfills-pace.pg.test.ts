@@ -240,3 +240,14 @@ test('what begins, goes on and ends is said with tables, rows and seconds, never
   const text = await shop.node.metrics.text()
   for (const name of ['rows_read', 'rows_added']) assert.match(text, new RegExp(`tailrace_backfill_${name}_count{.*} 2000\\n`))
 })
+
+test('the log says that a backfill has failed, and by which code, and not what a row had', async () => {
+  await using shop = await opened(10)
+  await shop.db.query(`update item set name = 'a secret' where id = 7`)
+  const { id } = await start(shop, 'a', [item({ where: 'right(name, -1)::int > 0' })])
+  const { error } = await ended(shop, 'a', 'failed')
+  assert.match(error?.message ?? '', /invalid input syntax for type integer: " secret" \(22P02\)/)
+  const said = await until('it is said', () => shop.node.lines.find(({ backfill, code }) => backfill === id && code === 'BACKFILL_REFUSED'))
+  assert.match(String(said['message']), /^a backfill has failed: PostgreSQL refuses to read it \(22P02\)/)
+  assert.doesNotMatch(JSON.stringify(shop.node.lines), /secret/)
+})

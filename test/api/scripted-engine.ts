@@ -175,6 +175,10 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
     )
   }
 
+  async waitingBackfills(): Promise<Readonly<Record<string, string>>> {
+    return {}
+  }
+
   async createSink(account: Account, input: SinkInput): Promise<Sink> {
     const { id: databaseId = '' } = this.find('database', account.id, input.database) ?? {}
     const { partitions = SINK.partitions } = input

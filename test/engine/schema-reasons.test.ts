@@ -8,7 +8,7 @@ import { functionOperations } from '../../api/function-routes.ts'
 import { endpointOperations } from '../../api/sinks/endpoint-routes.ts'
 import { messageOperations } from '../../api/sinks/message-routes.ts'
 import { sinkOperations } from '../../api/sinks/sink-routes.ts'
-import { streamOperations } from '../../api/sinks/stream-routes.ts'
+import { pullOperations } from '../../api/sinks/pull-routes.ts'
 import { reasonsOf } from '../../engine/schema-reasons.ts'
 import { schemaCheck, type SchemaCheck } from '../../engine/schema-check.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
@@ -40,7 +40,7 @@ const REFUSES_NOTHING = ['description', 'default', 'format', 'secret', 'properti
 const nothing = {} as never
 const operations = [
   ...[configOperations(nothing), functionOperations(nothing), endpointOperations(nothing), messageOperations(nothing)].flat(),
-  ...[sinkOperations(nothing), streamOperations(nothing)].flat(),
+  ...[sinkOperations(nothing), pullOperations(nothing)].flat(),
 ]
 const forms: readonly unknown[] = [
   ...operations.flatMap(({ body, query }) => [body, query]),

@@ -1,4 +1,7 @@
-/** What holds for every sink that sends, whatever it sends to. A new one passes these with a bench of its own. */
+/**
+ * What holds for every sink that sends over HTTP, whatever it sends to. A new one passes these with a bench of its own; one of another
+ * protocol needs the same questions asked of it by tests of its own: what is refused to be connected to, calling off, secrets.
+ */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { PushType, PushWire } from '../../sinks/push.ts'

@@ -6,6 +6,8 @@
  *  C2. A commit without our text is not believed (a tool may have set the offset), nor one above the partition's end.
  *  C3. After a partition was revoked nothing of its former owner is committed by this process: its term is fenced.
  *  C4. `restore` looks after every commit of this process has settled.
+ *  C5. Neither memory is told of a partition that is not ours any more: whose term is higher counts as newer, and a process that
+ *      was slow may have raised it behind the owner's back.
  */
 import { EngineError, isFenced } from '../../errors.ts'
 import { topicRead, type Commit, type ReaderName, type TopicName } from '../log.ts'
@@ -166,6 +168,7 @@ export class Commits implements AsyncDisposable {
 
   async #write(reader: ReaderName, partition: number, of: Partition, numbered: Numbered): Promise<void> {
     const { commit } = numbered
+    this.#claim(reader, partition, commit)
     const { text, isWhole } = commitToText(numbered, MAX_TEXT_LENGTH)
     const goesBack = of.committed !== undefined && commit.next.offset < of.committed.next.offset
     // what Kafka can't hold, and what an older checkpoint would contradict, is durable in the state database first
@@ -178,9 +181,7 @@ export class Commits implements AsyncDisposable {
   }
 
   async #send(reader: ReaderName, partition: number, commit: Commit, text: string): Promise<void> {
-    const of = this.#of(reader, partition)
-    const generation = this.#options.generationOf(reader, partition)
-    if (generation === undefined || commit.term <= of.fencedTerm) throw fenced(reader, partition)
+    const generation = this.#claim(reader, partition, commit)
     const groupId = this.#options.nameOf(reader)
     const topic = this.#options.nameOf(topicRead(reader))
     await this.#options.brokers.coordinator(groupId, (broker) =>
@@ -191,6 +192,13 @@ export class Commits implements AsyncDisposable {
         topics: [{ topic, partitions: [{ partition, offset: String(commit.next.offset), metadata: text }] }],
       }),
     )
+  }
+
+  /** @returns what a commit goes out under. @throws EngineError PARTITION_FENCED: it is of a former owner */
+  #claim(reader: ReaderName, partition: number, { term }: Commit): GroupGeneration | 'outside' {
+    const generation = this.#options.generationOf(reader, partition)
+    if (generation === undefined || term <= this.#of(reader, partition).fencedTerm) throw fenced(reader, partition)
+    return generation
   }
 
   #onTime(): void {

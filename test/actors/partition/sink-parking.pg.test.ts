@@ -364,6 +364,35 @@ test('whoever takes a partition over owns it before the commit and the parked ro
   assert.deepEqual(writes, { 'the commit': 'PARTITION_FENCED', 'parked rows': 'PARTITION_FENCED' })
 })
 
+test('a partition that is given to another process while it is taken over is left alone: no term is taken, and nothing is committed', async () => {
+  await using db = await stateDatabase()
+  for (const [asked, terms] of [
+    ['committed', 1], // the first time before the term is taken
+    ['stats', 2],
+  ] as const) {
+    await db.query('delete from tailrace.term')
+    await using f = await Fixture.open({}, { query: queryOf(db), start: false })
+    const found: string[] = []
+    let [isLost, commits] = [false, 0]
+    const log = new Proxy(f.log, {
+      get: (target, name) => {
+        if (name === asked) isLost ||= found.length === 0
+        if (name === 'commit') commits++
+        if (name === 'holds') return () => !isLost
+        const value: unknown = Reflect.get(target, name)
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    const onFailure = (error: unknown) => {
+      found.push(`${(error as { code: string }).code} after ${commits} commits`)
+      isLost = false
+    }
+    await f.start({ log, onFailure })
+    assert.deepEqual(found, ['PARTITION_FENCED after 0 commits'], `lost when ${asked} was asked for`)
+    assert.deepEqual(await db.query('select term::int from tailrace.term'), [{ term: terms }], 'it is taken over when it is ours again')
+  }
+})
+
 test('a parked message that was delivered is known until a commit has it: a crash before brings it no more', async () => {
   await using db = await stateDatabase()
   const seen: string[] = []

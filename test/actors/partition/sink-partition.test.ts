@@ -8,8 +8,11 @@ class Script implements PartitionWork {
   readonly said: string[] = []
   readonly owned: ScriptedOwned[] = []
   takes: (() => Promise<void>)[] = []
-  async takeOver(): Promise<Owned> {
+  /** of the last take-over */
+  signal: AbortSignal | undefined
+  async takeOver(signal: AbortSignal): Promise<Owned> {
     this.said.push('take over')
+    this.signal = signal
     await this.takes.shift()?.()
     const owned = new ScriptedOwned(this.said, this.owned.length + 1)
     this.owned.push(owned)
@@ -183,6 +186,7 @@ test('an owner made by a take-over that nobody waits for any more is closed', as
   actor.start()
   await settle()
   actor.send({ type: 'stop' })
+  assert.ok(work.signal?.aborted, 'it is told at once')
   gate.resolve()
   await settle()
   assert.deepEqual(work.said, ['take over', 'close 1'])

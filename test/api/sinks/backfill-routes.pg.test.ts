@@ -105,6 +105,33 @@ test('one that is disabled waits; it is paused, resumed and cancelled, and the s
   assert.deepEqual(await shown(), [])
 })
 
+test('one that stands still says why, in its own answers and with its sink', async () => {
+  await using s = await serveShop([`name: a, ${ITEMS}`])
+  await s.call('PATCH', '/sinks/a', { status: 'disabled' })
+  await s.shop.insert(1, 20)
+  const { body: begun } = await s.call('POST', BACKFILLS)
+  const other = await s.shop.db.connect()
+  try {
+    await other.query('begin; lock table item')
+    await s.call('PATCH', '/sinks/a', { status: 'active' })
+    const words = /^it failed for now, and is tried again: .*lock timeout/
+    for (const look of [
+      async () => (await s.call('GET', `${BACKFILLS}/${begun.id}`)).body,
+      async () => (await s.call('GET', BACKFILLS)).body.data[0],
+      async () => (await s.call('GET', '/sinks/a')).body.active_backfills[0],
+    ])
+      await until('it says what it waits for', async () => words.test((await look()).waiting))
+  } finally {
+    await other.end()
+  }
+  assert.deepEqual(await s.shop.take('a', 20), upTo(1, 20))
+  const done = await until('it is completed', async () => {
+    const { body } = await s.call('GET', `${BACKFILLS}/${begun.id}`)
+    return body.state === 'completed' && body
+  })
+  assert.equal(done.waiting, null)
+})
+
 test('several tables are begun together, or none of them; a request without a table says what to send', async () => {
   await using s = await serveShop(['name: a, source: {}', `name: b, ${ITEMS}`])
   const nothing = await s.call('POST', BACKFILLS, {})
@@ -131,6 +158,8 @@ test('several tables are begun together, or none of them; a request without a ta
   const mixed = await s.call('POST', BACKFILLS, { tables: ['item', 'nosuch'] })
   assert.equal(mixed.status, 422)
   assert.match(mixed.body.validation_errors.tables[0], /public\.nosuch can't be backfilled: there is no such table/)
+  const { body: odd } = await s.call('POST', BACKFILLS, { tables: ['item', 'other'], where: 'length(name) > 1' })
+  assert.match(odd.validation_errors.where.join(), /column "name" does not exist \(of public\.other\)$/)
   assert.equal((await s.call('GET', BACKFILLS)).body.data.length, 2, 'nothing was begun')
 })
 

@@ -191,6 +191,23 @@ test('a commit of a former owner is refused, from another process and from this 
   assert.equal((await second.committed(TOPIC, moved))?.term, 2)
 })
 
+test('a process that takes over late, with a higher term than the owner, leaves nothing that the next owner would go on from', async () => {
+  await using home = await kafkaHome()
+  await using log = await home.open({ sessionTimeoutMs: SESSION_MS })
+  await log.createTopic(TOPIC, 2)
+  const a = await join(log)
+  await a.served.until(() => a.served.partitions.size === 2)
+  await using second = await home.open({ sessionTimeoutMs: SESSION_MS })
+  const b = await join(second)
+  await b.served.until(() => b.served.partitions.size === 1)
+  const [partition = assert.fail()] = b.served.partitions
+  const owners = commitOf(0, 1)
+  await second.commit(TOPIC, partition, owners)
+  // it knows what is in flight, and the state database is told of such a commit before Kafka is
+  await assert.rejects(log.commit(TOPIC, partition, { ...commitOf(0, 2), inFlight: [] }), { code: 'PARTITION_FENCED' })
+  assert.deepEqual(await second.committed(TOPIC, partition), owners)
+})
+
 test('a process that falls silent knows that it may have lost its partitions before others get them', async () => {
   const sessionMs = SESSION_MS * 4 // so that a busy machine's pauses are small beside it
   await using broker = await startKafka()

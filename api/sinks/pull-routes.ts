@@ -101,7 +101,7 @@ const NESTED_PATHS = ['/api/sequin_streams/{id_or_name}', '/api/tailrace_streams
 type Ports = Readonly<{ engine: EngineVerbs; resources: ResourceLookup; receives: OpenReceives }>
 
 /** Makes the routes of pull sinks. */
-export function streamOperations(ports: Ports): Operation[] {
+export function pullOperations(ports: Ports): Operation[] {
   return [...family(ports, FLAT_PATHS, 'flat'), ...family(ports, NESTED_PATHS, 'nested')]
 }
 
@@ -109,12 +109,12 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
   const suffix = shape === 'flat' ? '' : 'Nested'
   const under = (name: string) => paths.map((path) => `${path}/${name}`)
   const receive = (request: FastifyRequest, reply: FastifyReply, account: Account) => {
-    const sink = streamSink(request, resources, account)
+    const sink = pullSink(request, resources, account)
     const parameters = receiveParameters(request, shape)
     return answerReceive({ request, reply, sink, parameters, engine, receives })
   }
   const settle = (name: 'ack' | 'nack') => async (request: FastifyRequest, reply: FastifyReply, account: Account) => {
-    const sink = streamSink(request, resources, account)
+    const sink = pullSink(request, resources, account)
     const ids = ackIds(objectBody(request))
     await runningSink(engine, sink)[name](ids)
     reply.header('content-type', JSON_TYPE)
@@ -175,7 +175,7 @@ const SUCCESS = Buffer.from('{"success":true}')
 const EMPTY = Buffer.from('{"data":[]}')
 
 /** @throws EngineError NOT_FOUND: unknown to the account, or not a pull sink */
-function streamSink(request: FastifyRequest, resources: ResourceLookup, account: Account): Sink {
+function pullSink(request: FastifyRequest, resources: ResourceLookup, account: Account): Sink {
   const idOrName = pathParameter(request, 'id_or_name')
   const sink = resources.find('sink', account.id, idOrName)
   if (sink?.destination.type === 'sequin_stream') return sink
