@@ -5,7 +5,7 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { msBetween, type Moment } from '../services/calm-clock.ts'
+import { CalmClock, msBetween, type Moment } from '../services/calm-clock.ts'
 import { kafkaBrokers } from '../services/kafka.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { holdings } from './cluster-faults.ts'
@@ -29,6 +29,7 @@ test('a killed process is missed in time, one that is added or stopped is hardly
   await using source = await createDatabase(PULSE_TABLE)
   await using state = await createState()
   await using stack = new AsyncDisposableStack()
+  using clock = new CalmClock()
   const nodes: Service[] = []
   for (let n = 0; n < 3; n++)
     nodes.push(
@@ -50,10 +51,11 @@ test('a killed process is missed in time, one that is added or stopped is hardly
   pulse.start()
   const kills: { from: Moment; to: Moment }[] = []
   for (let round = 0; round < ROUNDS; round++) {
-    await spread(nodes)
+    await spread(nodes, clock)
     const figures: Record<string, number> = {}
 
-    const { service: holder } = await until('a process streams', async () => (await holdings(nodes)).find((one) => one.source))
+    const streaming = async () => (await holdings(nodes)).find((one) => one.source)
+    const { service: holder } = await until('a process streams', streaming, { clock })
     const letAck = await pulse.inHand(PARTITIONS, GIVE_UP_MS) // so that some acks meet the move
     let at = pulse.now()
     await holder.kill()
@@ -64,7 +66,7 @@ test('a killed process is missed in time, one that is added or stopped is hardly
 
     at = pulse.now()
     await holder.startReady()
-    await spread(nodes)
+    await spread(nodes, clock)
     await pulse.allAfter(pulse.now(), PARTITIONS, GIVE_UP_MS)
     figures.addedPause = pulse.longestWait(at, pulse.now())
 
@@ -90,8 +92,9 @@ test('a killed process is missed in time, one that is added or stopped is hardly
 })
 
 /** Settles when each process serves its share of the partitions. */
-const spread = (nodes: readonly Service[]): Promise<boolean> =>
+const spread = (nodes: readonly Service[], clock: CalmClock): Promise<boolean> =>
   until(
     'the partitions are spread',
     async () => (await holdings(nodes)).filter((one) => one.partitions === PARTITIONS / nodes.length).length === nodes.length,
+    { clock },
   )
