@@ -47,6 +47,7 @@ export async function backfillTables(bench: Bench, tables: number): Promise<Back
     ...{ table: 'public.many_0', changes: Infinity, recordDelays: false },
   }
   await using running = await tailraceOf('Tailrace', { partitions: 1, processes: 1 }).start(task)
+  await running.served(AbortSignal.timeout(LIMIT_MS))
   const sink = { name: 'many', database: 'bench', destination: { type: 'sequin_stream' }, initial_backfill: true }
   const initialAt = wallClock()
   await running.ask('POST', '/api/sinks', sink)
