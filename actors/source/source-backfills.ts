@@ -187,11 +187,14 @@ export class SourceBackfills {
 
   /** What holds up the backfills of a sink for long, for its health. */
   checks(sinkId: string): readonly HealthCheck[] {
-    return this.statuses.flatMap(({ sinkId: of, state, table, cause, since }): HealthCheck[] => {
-      const isLong = Date.now() - since.getTime() > TOLD_AFTER_MS
-      if (of !== sinkId || state === 'reading' || cause === undefined || !isLong) return []
-      const message = `the backfill of ${table} waits since ${since.toISOString()}: ${cause}`
-      return [{ name: 'Backfill', status: state === 'failing' ? 'warning' : 'notice', error: { code: 'BACKFILL_WAITS', message } }]
+    const isHeld = ({ of, state, cause, since }: Job) =>
+      of.sinkId === sinkId && state !== 'reading' && cause !== undefined && Date.now() - since.getTime() > TOLD_AFTER_MS
+    const held = [...this.#jobs.values()].filter(isHeld)
+    return [...Map.groupBy(held, ({ state, cause }) => `${state} ${cause}`).values()].flatMap(([first, ...others]): HealthCheck[] => {
+      if (!first) return []
+      const more = others.length > 0 ? `, as ${others.length} more do` : ''
+      const message = `the backfill of ${first.of.table} waits since ${first.since.toISOString()}${more}: ${first.cause}`
+      return [{ name: 'Backfill', status: first.state === 'failing' ? 'warning' : 'notice', error: { code: 'BACKFILL_WAITS', message } }]
     })
   }
 

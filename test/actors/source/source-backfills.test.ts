@@ -1,4 +1,4 @@
-/** Backfills of a source whose ends can not be put on record: they are tried again with pauses, and never in a loop. */
+/** Backfills of a source whose ends can not be put on record are tried again with pauses, and never in a loop; those that wait say so once. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { SourceBackfills, type BackfillHome } from '../../../actors/source/source-backfills.ts'
@@ -16,7 +16,7 @@ const BACKFILL: RunningBackfill = {
 const nothing = () => Promise.resolve({ rows: [] })
 
 /** One backfill whose sink does not take its table any more. @param ended what putting that on record comes to */
-function refusing(ended: () => Promise<boolean>) {
+function refusing(ended: () => Promise<boolean>, over: Partial<BackfillHome> = {}) {
   let ends = 0
   const home: BackfillHome = {
     running: () => [BACKFILL],
@@ -32,6 +32,7 @@ function refusing(ended: () => Promise<boolean>) {
     meter: { backfilled: () => undefined },
     maxMessageBytes: 1_000_000,
     limits: BACKFILL_LIMITS,
+    ...over,
   }
   const backfills = new SourceBackfills(DATABASE, home)
   backfills.begin({ query: nothing } as unknown as SourceRun, 1) // nothing else of it is asked for
@@ -54,3 +55,16 @@ for (const [what, ended] of [
     assert.equal(it.backfills.statuses.length, 1, 'it is known to be failing')
     assert.equal(it.backfills.statuses[0]?.state, 'failing')
   })
+
+test('many backfills that wait for the same are one notice in the health of their sink', async (t) => {
+  t.mock.timers.enable({ apis: ['Date'], now: Date.now() })
+  const waiting = ['a', 'b', 'c'].map((name) => ({ ...BACKFILL, id: name, table: `public.${name}` }))
+  using it = refusing(() => Promise.resolve(true), { running: () => waiting, sink: () => undefined })
+  await until('they wait for their sink', () => it.backfills.statuses.every(({ state }) => state === 'waiting'))
+  assert.deepEqual(it.backfills.checks(BACKFILL.sinkId), [])
+  t.mock.timers.tick(60_000)
+  const [check, ...others] = it.backfills.checks(BACKFILL.sinkId)
+  assert.deepEqual(others, [])
+  assert.match(check?.error?.message ?? '', /^the backfill of public\.a waits since .*, as 2 more do: its sink takes no more/)
+  assert.deepEqual(it.backfills.checks('another'), [])
+})
