@@ -158,7 +158,7 @@ async function backfills(): Promise<
   { backfill: Backfilled } | { tables: BackfilledTables } | { latency: readonly BesideLatency[] } | { drains: BesideDrains }
 > {
   if (values.latency) {
-    const beside = { rows: changes, pairs, perSecond: steadyPerSecond, seconds }
+    const beside = { rows: changes, pairs, perSecond: steadyPerSecond, seconds, only: values.only }
     return { latency: await backfillLatency(bench, beside, (result) => say(besideLatencyLines(result))) }
   }
   if (values.sinks) {

@@ -55,15 +55,15 @@ const MB = 2 ** 20
 type Backfill = Readonly<{ id: string; state: string; rows_processed_count: number }>
 const backfillOf = (answer: unknown): Backfill => answer as Backfill // as the API answers it
 
-type BesideOptions = Readonly<{ rows: number; pairs: number; perSecond: number; seconds: number }>
+type BesideOptions = Readonly<{ rows: number; pairs: number; perSecond: number; seconds: number; only: string | undefined }>
 
-/** @param rows of the table that is backfilled. @param pairs turns of each kind. @param perSecond changes of the table that is timed */
+/** @param rows of the table that is backfilled. @param pairs turns of each kind. @param perSecond changes of the table that is timed. @param only one kind */
 export async function backfillLatency(
   bench: Bench,
   options: BesideOptions,
   told: (result: BesideLatency) => void,
 ): Promise<readonly BesideLatency[]> {
-  const { rows, pairs, perSecond, seconds } = options
+  const { rows, pairs, perSecond, seconds, only } = options
   await using opened = new AsyncDisposableStack()
   const client = opened.adopt(new Client(bench.database), (each) => each.end())
   await client.connect()
@@ -71,7 +71,7 @@ export async function backfillLatency(
   await fillExisting(client, rows, false)
   await client.query(`create publication ${PUBLICATION} for table ${EXISTING}, ${TABLE}`)
   const results: BesideLatency[] = []
-  for (const beside of BESIDE) {
+  for (const beside of BESIDE.filter((each) => only === undefined || each === only)) {
     const turns: BesideTurn[] = []
     await withService(bench, client, 0, async (running) => {
       await using reader = await begin(running, beside)
