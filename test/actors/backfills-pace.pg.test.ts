@@ -75,6 +75,50 @@ test('a sink whose client has gone is filled as a paused one is', async () => {
   assert.deepEqual(await readAll(shop, 'a'), upTo(1, 6_000))
 })
 
+test('a tenth of its max_backlog_mb bounds it too, and the others of its stream go on as if nothing were', async () => {
+  const sinks = [`name: full, max_backlog_mb: 20, ${ITEMS}`, `name: other, ${ITEMS}`]
+  await using shop = await opened(30_000, { sinks })
+  await shop.node.edits.update('sink', shop.id('full'), { status: 'paused' })
+  const { id } = await start(shop, 'full')
+  await shownAs(shop, id, 'waiting')
+  const { rowsIngested } = await newest(shop, 'full')
+  assert.ok(rowsIngested >= 1_000 && rowsIngested < 20_000, `${rowsIngested} rows were added`) // what had come from the server with them, too
+  await shop.insert(50_001, 50_100)
+  assert.deepEqual(await shop.take('other', 100), upTo(50_001, 50_100), 'it gets its changes, and no row')
+  await shop.nothingMore('other')
+  const streams = await shop.state.query<{ topic: string }>(
+    `select distinct on (s.name) g.topic from tailrace.generation g join tailrace.sink s on s.id = g.sink_id order by s.name, generation desc`,
+  )
+  assert.equal(new Set(streams.map(({ topic }) => topic)).size, 2, 'the rows stand in a stream of their own')
+  assert.equal((await newest(shop, 'full')).rowsIngested, rowsIngested)
+  await shop.node.edits.update('sink', shop.id('full'), { status: 'active' })
+  assert.deepEqual(
+    (await readAll(shop, 'full')).filter((each) => each <= 30_000),
+    upTo(1, 30_000),
+  )
+})
+
+for (const status of ['active', 'paused'] as const)
+  test(`the slot goes on being confirmed while a backfill of a sink that is ${status} has rows to read`, async () => {
+    await using shop = await opened(20_000, { limits: { rowsPerSecond: 1_000, maxPending: 500 } })
+    await shop.node.edits.update('sink', shop.id('a'), { status })
+    const { id } = await start(shop, 'a')
+    if (status === 'paused') await shownAs(shop, id, 'waiting')
+    else await until('some of it is durable', async () => (await newest(shop, 'a')).rowsProcessed > 0)
+    for (let round = 1; round <= 3; round++) {
+      await shop.db.query(`insert into other select i from generate_series($1::int * 10000, $1 * 10000 + 9999) i`, [round])
+      const [written] = await shop.db.query<{ lsn: string }>('select pg_current_wal_lsn()::text as lsn')
+      await until('the slot needs nothing of it', async () => {
+        const sql = 'select confirmed_flush_lsn >= $1::pg_lsn as done from pg_replication_slots where slot_name = $2'
+        const [slot] = await shop.db.query<{ done: boolean }>(sql, [written?.lsn, `s_${shop.db.name}`])
+        return slot?.done
+      })
+    }
+    const { state, rowsProcessed } = await newest(shop, 'a')
+    assert.equal(state, 'active')
+    assert.ok(rowsProcessed < 20_000, `${rowsProcessed} rows were read`)
+  })
+
 test('what a client has lost holds up the backfill for seconds, not until it comes again, however much the stream brings', async () => {
   await using shop = await opened(4_000)
   await start(shop, 'a')
@@ -182,7 +226,9 @@ for (const [what, happens] of Object.entries(TROUBLES))
     assert.ok(ids.length < 12_000 + 6_000, `${ids.length - 12_000} rows have come again`)
     const { rowsProcessed, error } = await newest(shop, 'a')
     assert.deepEqual([rowsProcessed, error], [12_000, undefined])
-    assert.equal(shop.node.lines.filter((line) => line.backfill === id && line.message === 'a backfill is completed').length, 1)
+    const said = () => shop.node.lines.filter((line) => line.backfill === id && line.message === 'a backfill is completed').length
+    await until('it is said', () => said() > 0)
+    assert.equal(said(), 1)
     await admin.end().catch(() => undefined)
   })
 
