@@ -7,9 +7,8 @@ import type { Query } from '../postgres/query.ts'
 import { rowsOf } from '../postgres/rows.ts'
 import { refused, type TableAsked } from './source-table.ts'
 
-const NAME = '"[^"]+"|[\\w$\\u0080-\\uffff]+'
 /** A name ahead of a bracket, with its schema if that is said. Of what stands in a text or a comment too much is found. */
-const CALL = new RegExp(`(?<![\\w$\\u0080-\\uffff])(?:(${NAME})\\s*\\.\\s*)?(${NAME})\\s*\\(`, 'g')
+const CALL = /(?<![\w$\u0080-\uffff])(?:("[^"]+"|[\w$\u0080-\uffff]+)\s*\.\s*)?("[^"]+"|[\w$\u0080-\uffff]+)\s*\(/g
 
 const VOLATILE_QUERY = `select n.nspname::text as schema, p.proname::text as name, pg_get_function_identity_arguments(p.oid) as arguments
   from unnest($1::text[], $2::text[]) w(schema, name) join pg_proc p on p.proname = w.name join pg_namespace n on n.oid = p.pronamespace

@@ -116,7 +116,7 @@ export async function isDiscarded(home: LargeRows): Promise<void> {
   ])
   const rows = await until('both are on record', async () => {
     const found = await home.state.query<{ record_key: string; lsn: string; action: number; error: string; bytes: number }>(
-      `select record_key, lsn::text, action, error, octet_length(body) as bytes from tailrace.parked where state = 'discarded' order by lsn`,
+      `select record_key, lsn::text, action, error, octet_length(body) as bytes from tailrace.parked p where state = 'discarded' order by p.lsn`,
     )
     return found.length === 2 ? found : undefined
   })
