@@ -101,7 +101,7 @@ function compared(old: readonly string[], now: readonly string[]): readonly Line
   return lines
 }
 
-/** What differs, with some lines around it. */
+/** The lines that differ, with some lines around them. */
 function hunks(lines: readonly Line[]): readonly Line[] {
   const near = new Set(
     lines.flatMap(({ sign }, at) => (sign === ' ' ? [] : Array.from({ length: 2 * CONTEXT + 1 }, (_, i) => at - CONTEXT + i))),

@@ -31,7 +31,7 @@ const SETTLED_MS = 50
 
 /** What a function is, as far as it was said. */
 type Named = Readonly<{ file: string; type: Type | undefined; sinkType: string | undefined }>
-/** What is to be tried, and on what. @property isWatched whatever goes wrong is mended next */
+/** The function to try, and the message to try it on. @property isWatched whatever goes wrong is mended next */
 type Asked = Named & Readonly<{ input: string | undefined; database: string | undefined; table: string | undefined; isWatched: boolean }>
 type Options = SaveOptions &
   Readonly<{ type?: string; 'sink-type'?: string; input?: string; database?: string; table?: string; watch?: boolean }> &

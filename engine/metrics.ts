@@ -90,7 +90,7 @@ const SOURCE: readonly Row<SourceEntry>[] = [
   ['gauge', 'tailrace_source_bytes_in_flight', (s) => ownOf(s)?.figures?.bytesInFlight, 'Bytes received and not yet durable in the log'],
 ]
 
-/** What the backfills of a source are at. */
+/** The number of backfills of a source in each state. */
 const BACKFILLS: Row<number> = [
   'gauge',
   'tailrace_backfills',

@@ -101,7 +101,7 @@ const KINDS: Readonly<Record<string, string>> = {
   array: 'a list',
   null: 'null',
 }
-/** What an expression asks for, where its field alone doesn't say. */
+/** The rule behind a regular expression, in words, where the name of its field does not say it. */
 const PATTERNS: Readonly<Record<string, string>> = {
   [NAME_FORM.pattern]: `may have only ${NAME_FORM.description}`,
   [DURATION_PATTERN]: `${MUST_BE}a duration such as 90s, 30m, 1h or 7d`,

@@ -6,7 +6,7 @@ import { JsonMembers } from './json-members.ts'
 /** Statuses by which a server, or what stands before it, says that it can't serve at the moment. */
 export const UNAVAILABLE = new Set([408, 425, 502, 503, 504, 521, 522, 523, 524, 529])
 
-/** What is kept of an answer that tells of nothing but itself. */
+/** Bytes that are kept of an answer that is about the request alone. */
 export const KEPT_BYTES = 64 * 1024
 /** What an answer may say of one of many things that it was asked about, on average: mostly it is a name and a status. */
 const BYTES_EACH = 4 * 1024

@@ -8,7 +8,7 @@ import type { Verbatim } from './verbatim.ts'
 
 /** Most that is kept of a body. */
 const MAX_BODY_BYTES = 1024
-/** What headers take in memory beside their texts, about. */
+/** The memory that headers take beside their texts, about. */
 const HEADERS_BYTES = 512
 
 /** Keeps answers of one destination. */

@@ -72,7 +72,7 @@ export function once(warn: (text: string) => void): (text: string) => void {
 /** A request that ended for all of its messages alike. */
 export type Ended = Extract<Outcome, { kind: 'failed' | 'aborted' }>
 
-/** What a call that brought nothing is to the messages that it was for. */
+/** The end of the messages of a call that failed as a whole. */
 export const endOf = ({ phase, failure }: Refusal): Ended => (phase === 'aborted' ? { kind: 'aborted' } : { kind: 'failed', failure })
 
 /** The outcome of a batch by the failures of its messages: most often there are none. */

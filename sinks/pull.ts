@@ -27,12 +27,12 @@ const ENRICHMENT = Buffer.from(ENRICHMENT_TEXT)
 const HEAD = Buffer.from('{"data":[')
 const TAIL = Buffer.from(']}')
 const COMMA = Buffer.from(',')
-/** What is answered where nothing is deliverable. */
+/** The body of an answer when nothing is deliverable. */
 export const EMPTY_ANSWER = Buffer.from('{"data":[]}')
 /** the longest ack id and the punctuation around it */
 const ID_BYTES = 80
 
-/** What stands around the bodies of one shape. */
+/** The bytes around the messages of an answer, by its shape. */
 type Frame = Readonly<{
   /** between the ack id and the body */
   beforeBody: Buffer

@@ -95,7 +95,7 @@ export interface PushWire {
   close(): Promise<void>
 }
 
-/** What a wire is made of. */
+/** The settings and services that a wire is made with. */
 export type PushOptions = Readonly<{
   /** its destination was checked by `settings` of its type when it was saved; `message_grouping`: whether messages have groups at all */
   sink: Sink

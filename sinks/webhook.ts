@@ -198,7 +198,7 @@ function targetOf(url: string): { origin: string; base: string } {
   return { origin, base: pathname === '/' && !/^[^:]+:\/\/[^/?#]+\//.test(url) ? search : `${pathname}${search}` }
 }
 
-/** What is asked for: begins with a slash, without a fragment. */
+/** The path and query of a request: it begins with a slash and has no fragment. */
 const pathOf = (text: string): string => {
   const [path = ''] = text.split('#', 1)
   return path.startsWith('/') ? path : `/${path}`

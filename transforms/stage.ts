@@ -33,7 +33,7 @@ export type StageFunction = Callable & Readonly<{ /** false: it never looks at t
 /** The functions of a sink, by their kind. */
 export type StageFunctions = Readonly<Partial<Record<SandboxKind, StageFunction | undefined>>>
 
-/** What a stage is made of. */
+/** The functions and limits that a stage is made with. */
 export type StageOptions = Readonly<{
   pool: Pick<AccountPool, 'run'>
   functions: StageFunctions

@@ -54,7 +54,7 @@ import { mayBeDone } from '../../engine/postgres/sqlstate.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import type { Discarded } from './sink-observer.ts'
 
-/** What keeps an ended generation from being drained is parked after this. */
+/** Messages that keep an ended generation from being drained are parked after this. */
 const DRAIN_AFTER_MS = 30_000
 /** A full window is left to clients, and to requests under way, for so long before what blocks it is parked. */
 const PARK_AFTER_MS = 1_000
@@ -439,5 +439,5 @@ export class ParkedTending {
   }
 }
 
-/** What stands among the attempts of a message. */
+/** A note among the attempts of a message that does not count as one. */
 const entry = (message: string) => ({ at: new Date().toISOString(), counts: false, message })

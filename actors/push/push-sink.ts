@@ -27,7 +27,7 @@ import { troubleOf, type ActorStatus, type Figures, type HealthCheck, type Troub
 /** Beyond what is sent at once, probes need connections while others hang. */
 const SPARE_CONNECTIONS = 12
 
-/** What an attempt weighs in memory, about, but for the answer. */
+/** The memory that an attempt takes, about, without its answer. */
 const KEPT_BYTES = 256
 const KEPT_FORMER_BYTES = 2_048
 const NONE: readonly unknown[] = []

@@ -21,7 +21,7 @@ const OPEN = Buffer.from('"record":{')
 const CLOSE = Buffer.from('}')
 const COLON = Buffer.from(':')
 const COMMA = Buffer.from(',')
-/** What stands for a value that was not sent; a text that reads so is fetched too, to the same effect. */
+/** The text that stands for a value that Postgres did not send. A column that really holds this text is fetched too, to the same effect. */
 const LITERAL = Buffer.from('"unchanged_toast"')
 
 const isDelete = ({ view, place }: Message): boolean => view.action(place) === ACTION.delete || view.part(place) === PART.tombstone

@@ -62,7 +62,7 @@ function refusedBy(destinations: readonly Destination[], output: unknown, isReal
 }
 
 /**
- * What is known of sinks. @property enrichmentOf the query that a sink has @property recent the last messages that sinks have read,
+ * The sinks and their last messages, as a trial of a function asks for them. @property enrichmentOf the query that a sink has @property recent the last messages that sinks have read,
  * as JSON
  */
 type Surroundings = Readonly<{

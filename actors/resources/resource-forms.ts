@@ -6,7 +6,7 @@ import { FUNCTION, type FunctionEntry } from './function-form.ts'
 import type { ResourceForm } from './form.ts'
 import { SINK } from './sink-form.ts'
 
-/** What an entry of a file says, by type. */
+/** The fields of an entry of a configuration file, by type. */
 type Entries = {
   database: DatabaseEntry
   http_endpoint: Readonly<{ input: EndpointInput }>

@@ -164,7 +164,7 @@ const checkSettings = schemaCheck(
 /** Only so many of them are named. */
 const MAX_UNKNOWN = 10
 
-/** What is wrong beside the fields that can be set. */
+/** Reasons to refuse fields that a sink does not have. */
 function oddFields(body: Readonly<Record<string, unknown>>): Reason[] {
   const unknown = Object.keys(body).filter((name) => !Object.hasOwn(SinkPatch.properties, name))
   const reasons = unknown.slice(0, MAX_UNKNOWN).map((name): Reason => [name.slice(0, 60), 'is not a field of a sink'])
@@ -304,7 +304,7 @@ export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
   },
 }
 
-/** What is left out means null where there is no default. */
+/** A field that is left out has its default, or null where there is none. */
 function isDefault(properties: Readonly<Record<string, object>>, field: string, value: unknown): boolean {
   const { [field]: schema = {} } = properties
   return isDeepStrictEqual(value, 'default' in schema ? schema.default : null)

@@ -35,7 +35,7 @@ import { troubleOf, type ActorStatus, type HealthCheck, type PartitionStatus, ty
 const TAKEN_OVER_WITHIN_MS = 2_000
 /** A sink that is starting, or changes its generation, is waited for so long before it is held. */
 const REST_WITHIN_MS = 12_000
-/** What a client has had for so long is most likely lost with it: it comes again when its time is over, and nothing need wait for that. */
+/** A client that has held messages for this long is most likely gone: they come again when their ack wait is over, and a stop does not wait for them. */
 const LOST_AFTER_MS = 5_000
 /** After a notice that owners have changed, or a look that failed. */
 const LOOK_AFTER_MS = 1_000

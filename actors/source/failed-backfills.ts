@@ -18,7 +18,7 @@ export class FailedBackfills extends Rounds {
     this.#query = query
   }
 
-  /** What is wrong with the backfills of a sink. */
+  /** Health checks of a sink about its failed backfills. */
   checks(sinkId: string): readonly HealthCheck[] {
     return this.#checks.get(sinkId) ?? []
   }

@@ -12,7 +12,7 @@ import type { HealthCheck } from '../../engine/status.ts'
 import { backOff } from '../../engine/back-off.ts'
 
 const RETRY = { firstMs: 500, maxMs: 30_000 }
-/** What another process saved, and could not mark, is found by a look so often. */
+/** How often to look for routing versions that another process has saved and could not mark. */
 const LOOK_EVERY_MS = 30_000
 /** A mark is read back at once, unless the source is behind: health says so after this time. */
 const MET_WITHIN_MS = 5_000

@@ -39,7 +39,7 @@ export type DeliveringSink = Readonly<{
   watch: (listener: () => void) => () => void
 }>
 
-/** What a sink's room is found with. */
+/** The sources of figures from which a sink's room is worked out. */
 export type SinkRoomHome = Readonly<{
   /** the sink as it is now; undefined: it is gone */
   sink: () => DeliveringSink | undefined
@@ -57,7 +57,7 @@ const ELSEWHERE_EVERY_MS = 100
 const ELSEWHERE_QUEUE_MS = 200
 /** How much longer than without others before them rows may take. */
 const QUEUE_MS = 10
-/** What is not told by an event, such as a sink that is paused, is looked at so often. */
+/** How often to look for what no event tells, such as that a sink was paused. */
 const LOOK_EVERY_MS = 250
 const WEIGH_EVERY_MS = 1_000
 /** A tenth of a sink's max_backlog_mb may be filled by its backfills. */

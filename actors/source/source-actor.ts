@@ -51,7 +51,7 @@ const MOVE_TIMEOUT_MS = 1_800_000
 
 /** Reads backfills while a source streams. */
 export interface RunBackfills {
-  /** What a run works with. */
+  /** The handler of marks and the watcher of keys that a run calls. */
   readonly hooks: Pick<Parameters<(typeof SourceRun)['open']>[0], 'marks' | 'watcher'>
   /** @param term under which it streams */
   begin(run: SourceRun, term: number): void

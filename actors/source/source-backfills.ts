@@ -47,7 +47,7 @@ import { incarnationsOf } from '../../engine/wal/source-store.ts'
 import { SinkRoom, type DeliveringSink, type SinkRoomHome } from './sink-room.ts'
 import { SourceStrain } from './source-strain.ts'
 
-/** What the backfills of a source are given. */
+/** The functions and settings that the backfills of a source are built with. */
 export type BackfillHome = Readonly<{
   /** those of its sinks that have not ended, as they are now */
   running: () => readonly RunningBackfill[]
@@ -66,7 +66,7 @@ export type BackfillHome = Readonly<{
   limits: BackfillLimits
 }>
 
-/** What a sink holds up for so long waits for it, and does not queue. */
+/** A backfill that its sink has held up for this long gives up its turn to those that queue, and waits for the sink. */
 const HELD_UP_MS = 1_000
 const PAUSES = { firstMs: 500, maxMs: 60_000 } as const
 /** A source that is left alone is looked at again after this. */
@@ -129,7 +129,7 @@ export class SourceBackfills {
     this.#home = home
   }
 
-  /** What a run of the source works with. */
+  /** The handler of backfill marks and the watcher of keys that a run of the source calls. */
   get hooks(): Readonly<{ marks: ReadonlyMap<string, MarkHandler>; watcher: Windows }> {
     return { marks: new Map([[BACKFILL_MARK, (mark: Mark) => this.#marks?.met(mark)]]), watcher: this.#windows }
   }
@@ -185,7 +185,7 @@ export class SourceBackfills {
     return [...this.#jobs.values()].map(statusOf)
   }
 
-  /** What holds up the backfills of a sink for long, for its health. */
+  /** Health checks of a sink: one for each reason that has held up its backfills for long. */
   checks(sinkId: string): readonly HealthCheck[] {
     const isHeld = ({ of, state, cause, since }: Job) =>
       of.sinkId === sinkId && state !== 'reading' && cause !== undefined && Date.now() - since.getTime() > TOLD_AFTER_MS

@@ -54,7 +54,7 @@ function heldBy({ lock }: Context): HeldLock {
   return lock
 }
 
-/** What the work of a state has failed with. */
+/** The error with which the work of a state has failed. */
 const errorIn = (event: object): unknown => ('error' in event ? event.error : undefined)
 
 function toFailure(error: unknown): SourceFailure {

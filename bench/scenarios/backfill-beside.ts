@@ -1,5 +1,5 @@
 /**
- * What a backfill costs those beside it.
+ * The cost of a backfill to the sinks beside it.
  *
  * Latency: a writer keeps a steady pace on one table, a pull client reads it, and in turn a backfill of another table goes on or doesn't:
  * to a client of another sink, into the log for a sink whose filter lets nothing pass, or to the very sink and client whose changes are
@@ -20,7 +20,7 @@ import { TABLE, writeWorkload } from '../workload.ts'
 import { EXISTING, fillExisting, makeExisting } from './backfill.ts'
 import { dropSlot, walSender } from './drain.ts'
 
-/** Whose rows they are: those of another sink that a client reads, or whose filter drops them, or those of the sink that is timed. */
+/** The sink that the backfill is for: another one that a client reads, another one whose filter drops all, or the one that is timed. */
 export const BESIDE = ['read', 'log', 'own'] as const
 export type Beside = (typeof BESIDE)[number]
 

@@ -9,7 +9,7 @@ import { wallClock } from '../system.ts'
 import { tailraceOf, type RunningTailrace } from '../systems/tailrace.ts'
 import { dropSlot } from './drain.ts'
 
-/** What it took, in ms. @property calls by path, while all are active */
+/** Times in ms. @property calls by path, while all are active */
 export type BackfilledTables = Readonly<{
   tables: number
   initialMs: number

@@ -91,7 +91,7 @@ export type RunningTailrace = Running &
     ask(method: string, path: string, body?: object): Promise<unknown>
     /** Settles when all partitions of all sinks are served, and have been for a second. @param sinks if there are more than were started */
     served(signal: AbortSignal, sinks?: number): Promise<void>
-    /** What a client of another of its pull sinks is told. */
+    /** The task of a client that reads another of its pull sinks. */
     pulling(sink: string): PullTask
     /** bytes of its data folders on the disk: the embedded log, and little else */
     dataBytes(): Promise<number>

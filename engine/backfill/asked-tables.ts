@@ -16,7 +16,7 @@ import { refuseVolatileCalls } from './volatile-calls.ts'
 
 /** A source, as far as it has to be known to be asked. */
 export type AskedSource = Readonly<{ connection: Connection; publication: string }>
-/** What of a backfill is refused, under the name that the API has for it. */
+/** The field of a backfill's form that is refused, and why. */
 type RefusedPart = Readonly<{ part: 'table' | 'sort_column' | 'start_position' | 'where'; reason: string }>
 
 /** Someone waits for the answer. */

@@ -45,7 +45,7 @@ const AGAIN_ROWS = 500
 /** A row that was changed each time is read so often, and not again. */
 const MOST_TRIES = 20
 
-/** What a backfill needs of the source that streams here. */
+/** The source that streams in this process, as a backfill uses it. */
 export type StreamingSource = Readonly<{
   database: Database
   query: Query
@@ -58,7 +58,7 @@ export type StreamingSource = Readonly<{
   maxMessageBytes: number
 }>
 
-/** What a backfill tells and asks of whoever keeps it. */
+/** The owner of a backfill: says when it may read, and records how far it has come. */
 export type BackfillKeeper = Readonly<{
   /** Settles when more may be read from the source. */
   mayRead: (signal: AbortSignal) => Promise<void>

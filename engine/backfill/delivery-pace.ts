@@ -38,7 +38,7 @@ export class DeliveryPace {
     this.#queueMs = queueMs
   }
 
-  /** What time they took is forgotten: it is known by other means from now on. */
+  /** Sets the time that rows may wait, and forgets the shortest time seen, which was measured under the old one. */
   set queueMs(ms: number) {
     this.#queueMs = ms
     this.#shortestMs = Infinity

@@ -18,7 +18,7 @@ import { describeSources, type SourceTable } from './source-table.ts'
 /** A file of more bytes may hold so many dead rows that it takes long to see that there are no others. */
 const SMALL_BYTES = 1024 * 1024
 
-/** What is said of them. @property position a place in the stream behind which every row of them stands */
+/** The backfills that have nothing to read. @property position a place in the stream behind which every row of them stands */
 export type EmptyTables = Readonly<{ position: Position; ids: readonly string[] }>
 
 type Described = Readonly<{ backfill: RunningBackfill; table: SourceTable }>

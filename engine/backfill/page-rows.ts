@@ -17,7 +17,7 @@ const COLUMNS = 6
 
 const TAB = 0x09
 
-/** What the rows of a slice are rendered for. */
+/** The backfill, and the stretch of the log, that the rows of a slice go to. */
 type RowsFor = Readonly<{
   /** id of the backfill */
   backfill: string

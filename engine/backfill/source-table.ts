@@ -40,7 +40,7 @@ export type SourceTable = Readonly<{
   blocks: number
 }>
 
-/** What a backfill asks for of its table. */
+/** The part of its table that a backfill reads. */
 export type TableAsked = Readonly<{ table: string; sortColumn: string | null; startPosition: string | null; condition: string | null }>
 
 const TABLE = {
@@ -488,7 +488,7 @@ export const literal = (text: string, type: string): string => `${escapeLiteral(
 export const refused = ({ table }: Pick<TableAsked, 'table'>, why: string, more: ErrorContext = {}): EngineError =>
   new EngineError('BACKFILL_REFUSED', `${table} can't be backfilled: ${why}`, { table, ...more })
 
-/** What is no fault of the server's state: a value that does not fit, SQL that is wrong, what Postgres can't do, what a function raises. */
+/** SQLSTATE classes that no second try mends: a value that does not fit, wrong SQL, a missing feature, an error that a function raises. */
 const OF_SQL = /^(0A|22|38|39|42|54|P0)/
 /** The session only reads. */
 const WRITES = '25006'

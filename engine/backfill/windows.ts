@@ -22,7 +22,7 @@ export type Fate = 'newer' | 'partly' | 'unseen'
 /** A change of the key is an update to some sinks, and a delete and an insert to others. */
 const KEY_CHANGE = ACTION_BIT.update | ACTION_BIT.insert
 
-/** What a window has to know of the stream of its sink. */
+/** The part of a sink's settings that decides what its stream brings of a change. */
 type WindowStream = Pick<OwnStream, 'actions' | 'isShed'>
 
 /** Says how it is known which row of a table a change is of: by columns of a key; or by all columns, which other rows may have alike. */
@@ -85,7 +85,7 @@ export class Window {
     this.#anyMoves = anyMoves
   }
 
-  /** What has become of a row since it was read, or may have; undefined: nothing. */
+  /** The fate of a row since it was read; undefined: nothing has changed it. */
   of(key: string): Fate | undefined {
     return this.#changed.get(key)
   }

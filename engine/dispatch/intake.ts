@@ -72,7 +72,7 @@ function restoreOpen(d: Dispatcher, { offset, firstSeq, count }: WindowPack, vie
   }
 }
 
-/** What was one and is delivered as a delete isn't any more. */
+/** Whether a message is delivered as a tombstone. One that a reader takes as a plain delete has lost the flag. */
 const isTombstone = (view: PackView, i: number): boolean => (view.flags(i) & MESSAGE_FLAG.tombstone) !== 0
 
 /** Finds the first message above the accepted position, by halves: positions in a pack grow. */

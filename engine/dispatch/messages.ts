@@ -105,7 +105,7 @@ function leaveGroup(d: Dispatcher, group: number, head: number): void {
   if (d.parked.blocked > 0) unblock(d, group)
 }
 
-/** What is under way of a group is the beginning of what the window holds of it. */
+/** The messages of a group that are under way are the first of those that the window holds of it. */
 function unblock({ heads, window: w, parked }: Dispatcher, group: number): void {
   const head = heads.get(group)
   const state = head === undefined ? undefined : w.states[head & w.mask]

@@ -115,7 +115,7 @@ export class FlushLimit {
   }
 }
 
-/** What lmdb adds to a promise of its own: when the disk has it. */
+/** The promise of a write as lmdb gives it: `flushed` settles when the disk has the write. */
 type LmdbWrite = Promise<boolean> & Readonly<{ flushed?: Promise<unknown> }>
 
 /** Whether lmdb could not commit a write. Why not it tells by a promise of its own, which would count as unheard. */

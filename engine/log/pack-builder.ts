@@ -179,7 +179,7 @@ export class PackBuilder {
   }
 }
 const BUILD_COLUMNS = 6
-/** What it is to a reader depends on what else the reader takes. */
+/** A change of a key is a delete, an insert or an update to a reader, depending on the actions that it takes. */
 const KEY_CHANGE = MESSAGE_FLAG.tombstone | MESSAGE_FLAG.moved
 
 /** A record without messages, which says that everything below a position stands before it. */

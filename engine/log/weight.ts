@@ -11,7 +11,7 @@ export type Weight = Readonly<{ bytes: number; insert: number; update: number; d
 /** The weight of no records. */
 export const NO_WEIGHT: Weight = { bytes: 0, insert: 0, update: 0, delete: 0 }
 
-/** What a share is a part of, and the bits of one. */
+/** A share is a number of 1023 parts, in 10 bits. */
 const WHOLE = 1023
 const SHARE_BITS = 10
 /** Where they stand in the header of a pack. */

@@ -431,7 +431,7 @@ function remembered<S>({
   }
 }
 
-/** What of a sink that is given, as it may have been read, are its settings. */
+/** The settings among the fields of a sink, which may be a stored sink with fields of its own. */
 const settingsOf = (given: object): object => Object.fromEntries(Object.entries(given).filter(([name]) => name in SinkSettings.properties))
 
 /** Finds the database that a sink names, and how many partitions the sink has if it is stored. */

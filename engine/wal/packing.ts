@@ -7,7 +7,7 @@ import { encodeMarker, PackBuilder } from '../log/pack-builder.ts'
 import type { Position } from '../position.ts'
 import type { Append } from './append-loop.ts'
 
-/** What all packs of a stretch of the stream have in common. */
+/** The header fields that all packs of a stretch of the stream share. */
 type PackHead = Readonly<{ history: number; term: number; routing: number }>
 /** Describes a transaction, in one object for all of its messages: packs recognise it by identity. */
 export type PackTransaction = Readonly<{ lsn: bigint; xid: number; commitTimeUs: number }>

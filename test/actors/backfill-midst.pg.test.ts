@@ -131,12 +131,18 @@ test('a sink that is deleted in the midst takes its backfill along, and others g
   await holdsTable(shop, 'b')
 })
 
-test('a row of which an update leaves a large value alone, before it is read, comes with the value', async () => {
-  await using shop = await Shop.open([`name: a, ${ITEMS}`])
+/** Rows with a large value, of which the stream has brought all. */
+async function openLarge(rows: number): Promise<Shop> {
+  const shop = await Shop.open([`name: a, ${ITEMS}`])
   await shop.db.query(`alter table item alter name set storage external`)
-  await shop.db.query(`insert into item select i, repeat(md5(i::text), 100) from generate_series(1, 1500) i`)
+  await shop.db.query(`insert into item select i, repeat(md5(i::text), 100) from generate_series(1, ${rows}) i`)
   await shop.db.query(`alter table item add column version int not null default 0`)
   await takeAll(shop, 'a', new Mirror())
+  return shop
+}
+
+test('a row of which an update leaves a large value alone, before it is read, comes with the value', async () => {
+  await using shop = await openLarge(1_500)
   await begin(shop, 'a')
   await until('the backfill reads', () => isReading(shop))
   await shop.db.query('update item set version = 1')
@@ -145,11 +151,7 @@ test('a row of which an update leaves a large value alone, before it is read, co
 })
 
 test('a row that is changed all the time, with a large value that is left alone, holds up no other row', async () => {
-  await using shop = await Shop.open([`name: a, ${ITEMS}`])
-  await shop.db.query(`alter table item alter name set storage external`)
-  await shop.db.query(`insert into item select i, repeat(md5(i::text), 100) from generate_series(1, 5000) i`)
-  await shop.db.query(`alter table item add column version int not null default 0`)
-  await takeAll(shop, 'a', new Mirror())
+  await using shop = await openLarge(5_000)
   const over = new AbortController()
   const hot = await shop.db.connect()
   const changing = (async () => {

@@ -2,20 +2,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+import { applyYaml, databaseEntry, startNode, type EngineNode } from './engine-node.ts'
 import { gather, until } from '../waiting.ts'
 
-const database = ({ name, connection: c }: TestDatabase, more = '') => `
-  - name: ${name}
-    hostname: ${c.hostname}
-    port: ${c.port}
-    database: ${c.database}
-    username: ${c.username}
-    password: ${JSON.stringify(c.password)}
-    ssl: false
-    slot: { name: s_${name}, create_if_not_exists: true }
-    publication: { name: s_${name}, create_if_not_exists: true }
-    ${more}`
+const database = (source: TestDatabase) => `\n  - ${databaseEntry(source, { name: source.name })}`
 const sink = (name: string, { name: of }: TestDatabase, more = '') =>
   `\n  - { name: ${name}, database: ${of}, source: {}, destination: { type: sequin_stream }${more} }`
 const config = (databases: string, sinks: string) => `account: { name: shop }\ndatabases:${databases}\nsinks:${sinks}\n`

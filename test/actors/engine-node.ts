@@ -23,6 +23,7 @@ import { WatchedLog } from '../engine/wal/source-fixture.ts'
 import { sharedLog } from './shared-log.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import type { TestDatabase } from '../services/postgres.ts'
 import { until } from '../waiting.ts'
 
 const KEY = Buffer.alloc(32, 3)
@@ -111,7 +112,16 @@ export async function startNode({
   return { engine, edits, backfills, cache, registry, store, metrics, log, lines, logged, health, stop, [Symbol.asyncDispose]: stop }
 }
 
-/** Stores what a configuration file says, as another program would. */
+/** A database of a configuration file, with a slot and publication of its own. It is JSON, which is YAML too. */
+export const databaseEntry = ({ name, connection: { hostname, port, database, username, password } }: TestDatabase, more: object = {}) =>
+  JSON.stringify({
+    ...{ name: 'shop', hostname, port, database, username, password, ssl: false },
+    slot: { name: `s_${name}`, create_if_not_exists: true },
+    publication: { name: `s_${name}`, create_if_not_exists: true },
+    ...more,
+  })
+
+/** Stores the resources of a configuration file, as another program would. */
 export async function applyYaml(state: Connection, text: string): Promise<void> {
   await using store = await openStore(state, 2, () => undefined)
   const pool = new FunctionPool({ threads: 1, memoryMb: 512 })

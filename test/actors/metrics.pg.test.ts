@@ -3,24 +3,15 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { SEQUIN_METRICS } from '../engine/sequin-metrics.ts'
-import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+import { applyYaml, databaseEntry, startNode, type EngineNode } from './engine-node.ts'
 import { gather, until } from '../waiting.ts'
 
 /** of what is to lapse; before that nothing does, however busy the machine */
 const ACK_WAIT_MS = 500
 
-const config = ({ name, connection: c }: TestDatabase) => `
+const config = (source: TestDatabase) => `
 account: { name: shop }
-databases:
-  - name: shop
-    hostname: ${c.hostname}
-    port: ${c.port}
-    database: ${c.database}
-    username: ${c.username}
-    password: ${JSON.stringify(c.password)}
-    ssl: false
-    slot: { name: s_${name}, create_if_not_exists: true }
-    publication: { name: s_${name}, create_if_not_exists: true }
+databases: [${databaseEntry(source)}]
 sinks:
   - { name: goods, database: shop, source: {}, destination: { type: sequin_stream } }
 `

@@ -6,23 +6,14 @@ import { isRetryable } from '../../engine/errors.ts'
 import { createLogger } from '../../engine/logger.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { applyYaml, startNode, type EngineNode, type NodeOptions } from './engine-node.ts'
+import { applyYaml, databaseEntry, startNode, type EngineNode, type NodeOptions } from './engine-node.ts'
 import { sharedLog } from './shared-log.ts'
 import { until } from '../waiting.ts'
 
 export const ITEMS = 'source: { include_tables: [item] }'
 
 export const config = (shop: TestDatabase, sinks: readonly string[]) => `account: { name: shop }
-databases:
-  - name: ${shop.name}
-    hostname: ${shop.connection.hostname}
-    port: ${shop.connection.port}
-    database: ${shop.connection.database}
-    username: ${shop.connection.username}
-    password: ${JSON.stringify(shop.connection.password)}
-    ssl: false
-    slot: { name: s_${shop.name}, create_if_not_exists: true }
-    publication: { name: s_${shop.name}, create_if_not_exists: true }
+databases: [${databaseEntry(shop, { name: shop.name })}]
 sinks:
 ${sinks.map((sink) => `  - { database: ${shop.name}, ${sink.includes('replay_window') ? '' : 'replay_window: 0, '}destination: { type: sequin_stream }, ${sink} }\n`).join('')}`
 

@@ -6,23 +6,14 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { calmMs } from '../services/calm-clock.ts'
 import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
-import { applyYaml, startNode, type EngineNode } from './engine-node.ts'
+import { applyYaml, databaseEntry, startNode, type EngineNode } from './engine-node.ts'
 import { gather, until } from '../waiting.ts'
 
 const TAKEOVER_MS = 5_000
 
-const config = ({ name, connection: c }: TestDatabase) => `
+const config = (source: TestDatabase) => `
 account: { name: shop }
-databases:
-  - name: shop
-    hostname: ${c.hostname}
-    port: ${c.port}
-    database: ${c.database}
-    username: ${c.username}
-    password: ${JSON.stringify(c.password)}
-    ssl: false
-    slot: { name: s_${name}, create_if_not_exists: true }
-    publication: { name: s_${name}, create_if_not_exists: true }
+databases: [${databaseEntry(source)}]
 sinks:
   - { name: goods, database: shop, source: {}, destination: { type: sequin_stream } }
 `

@@ -18,7 +18,7 @@ import { MESSAGE_END } from './wire.ts'
 const HEAP_MB = 64
 /** Result of one message, in characters and in bytes. */
 export const MAX_RESULT = 4 * 1024 * 1024
-/** What comes out of the isolate at once, in characters, and one more result. */
+/** Characters that come out of the isolate at once; one more result may stand behind them. */
 const MAX_OUT = 1024 * 1024
 const ENCODINGS = `(${encodings.toString()})`
 const RUNTIME = `(${runtime.toString()})`
@@ -39,7 +39,7 @@ type Piece = Readonly<{ text: string; longIntegers: LongIntegers }>
 /** Where integers are quoted (`long-integers.ts`): in members of these names, or they may be at any depth. */
 export type LongIntegers = readonly string[] | 'anywhere' | 'nowhere'
 
-/** What came of a piece. @property out the runtime's lines @property left of fewer messages, for the time is over or they are enough */
+/** The outcome of a piece of a batch. @property out the runtime's lines @property left of fewer messages, for the time is over or they are enough */
 type PieceResult = { out: string; left: boolean }
 
 /** The thread that an isolate runs in. */

@@ -6,7 +6,7 @@ import { readSync, writevSync } from 'node:fs'
 import type { Response } from './response.ts'
 import { frame, MAX_FRAME_BYTES, PREFIX_BYTES, type Request } from './wire.ts'
 
-/** What is kept to read into; a larger frame has memory of its own. */
+/** The buffer that is kept to read into; a larger frame gets memory of its own. */
 const KEPT_BYTES = 1024 * 1024
 
 /** @property body valid until the next is read */

@@ -77,7 +77,7 @@ type Share = Readonly<{ job: Job; from: number; count: number }>
 /** Messages of one call, and their bytes unless it has one message. */
 const MAX_CALL = 2_000
 const MAX_CALL_BYTES = 512 * 1024
-/** What an answer may have, of each function, and one message more. */
+/** Bytes that an answer may have for each function; one message more may stand behind them. */
 const MAX_ANSWER_BYTES = 1024 * 1024
 /** A batch on trial gives way to others after this. */
 const TRIAL_SLICE_MS = 250

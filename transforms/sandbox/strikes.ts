@@ -7,7 +7,7 @@ import type { EndReason } from './sandbox.ts'
 
 /** A message as people can find it, and its group. */
 export type NamedMessage = Readonly<{ text: string; group: string }>
-/** What a function has done that it should not. @property messages since it last came to the end of one */
+/** Faults of a function, by which it may be switched off. @property messages since it last came to the end of one */
 export type Strikes = Readonly<{ reason: EndReason; messages: readonly string[]; isOff: boolean }>
 
 const MOST = 3

@@ -42,7 +42,7 @@ type FeedsOptions = Readonly<{
 const MOST_FETCHED_BYTES = 2 * 1024 * 1024
 /** A broker ends an answer within a batch, which is fetched again: of small answers that is much. */
 const LEAST_FETCHED_BYTES = 512 * 1024
-/** What all have read stays to this size: a follower that has caught up finds its place in it. */
+/** Bytes that are kept after all followers have read them: a follower that has caught up finds its place in them. */
 const PASSED_BYTES = 256 * 1024
 
 /** The feeds of all partitions that are read in this process. */

@@ -59,7 +59,7 @@ const HEARTBEAT_EVERY = 1 / 6
 const HELD_FOR = 2 / 3
 /** How long the coordinator waits for members that have not joined again. */
 const REBALANCE_TIMEOUT_MS = 10_000
-/** What can't be handed over cleanly in this time is handed over as after a crash. */
+/** A partition that can't be handed over cleanly in this time is handed over as after a crash. */
 const HAND_OVER_LIMIT_MS = 3_000
 const PAUSE = { firstMs: 100, maxMs: 2_000 }
 /** When nothing has changed for so long, in session times, a group that is spread unlike the first one of its topic is spread anew. */
@@ -332,7 +332,7 @@ function assign(
   }))
 }
 
-/** What members of other versions tell is passed over. */
+/** Reads the state that a member tells; fields that another version has added are passed over. */
 function stateIn(metadata: Buffer): Omit<GroupMember, 'id'> {
   const { userData } = MemberMetadata.decode(metadata)
   const { had, node, first } = fieldsIn(() => userData?.toString('utf8') || '{}')

@@ -20,7 +20,7 @@ type TopicSettings = Readonly<{
   maxRecordBytes: number
 }>
 
-/** What a record may be when the brokers don't tell: their own default. */
+/** The largest record where the brokers don't tell theirs: their own default. */
 const DEFAULT_RECORD_BYTES = 1_048_588
 /** No limit is taken to be below this. */
 const LEAST_RECORD_BYTES = 16 * 1024

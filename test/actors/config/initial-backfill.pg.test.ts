@@ -9,21 +9,13 @@ import { ResourceStore } from '../../../engine/state/resource-store.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
 import { openStore } from '../../../engine/state/store.ts'
 import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
+import { databaseEntry } from '../engine-node.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
 import { DESTINATIONS } from '../../../sinks/destination-types.ts'
 
-const config = ({ connection: c, name }: TestDatabase, sink: string, port = c.port) => `
+const config = (source: TestDatabase, sink: string, { port }: { port: number } = source.connection) => `
 account: { name: shop }
-databases:
-  - name: shop
-    hostname: ${c.hostname}
-    port: ${port}
-    database: ${c.database}
-    username: ${c.username}
-    password: ${JSON.stringify(c.password)}
-    ssl: false
-    slot: { name: s_${name}, create_if_not_exists: true }
-    publication: { name: s_${name}, create_if_not_exists: true }
+databases: [${databaseEntry(source, { port })}]
 sinks:
   - { database: shop, destination: { type: sequin_stream }, ${sink} }`
 
@@ -122,7 +114,7 @@ test('none is begun where the list is empty or false, and it is told where no ta
 test('what the source refuses is told with its line, and nothing of the file stays', async () => {
   await using s = await stage()
   for (const [list, words] of [
-    ['[{ table: nosuch }]', /^shop\.yaml:14: sink "a": .*public\.nosuch can't be backfilled: there is no such table/],
+    ['[{ table: nosuch }]', /^shop\.yaml:5: sink "a": .*public\.nosuch can't be backfilled: there is no such table/],
     ['[{ table: orders, type: partial, sort_column: at, start_position: soon }]', /start_position is refused by PostgreSQL: invalid input/],
     ['[{ table: orders, type: partial, sort_column: colour, start_position: 1 }]', /has no column "colour"/],
   ] as const) {
@@ -136,7 +128,7 @@ test('what the source refuses is told with its line, and nothing of the file sta
 test('a new sink with it is refused while its database is away; one that is there does not need it', async () => {
   await using s = await stage()
   await using proxy = await NetProxy.start({ host: s.source.connection.hostname, port: s.source.connection.port })
-  const file = (sink: string) => config(s.source, sink, proxy.port)
+  const file = (sink: string) => config(s.source, sink, proxy)
   await s.apply(file('name: a, initial_backfill: true'))
   proxy.cut()
   const { notices } = await s.apply(file('name: a, initial_backfill: true'))

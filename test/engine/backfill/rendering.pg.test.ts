@@ -2,24 +2,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
-import { BUILT_IN, OWN, OWN_DDL, type Case } from '../wal/decode/type-cases.ts'
+import { BUILT_IN, HOSTILE, OWN, OWN_DDL, type Case } from '../wal/decode/type-cases.ts'
 import { WalStream } from '../wal/wal-stream.ts'
 import { PageReader } from './page-reader.ts'
 
-const HOSTILE = [
-  ...[
-    `datestyle = 'SQL, DMY'`,
-    `intervalstyle = 'iso_8601'`,
-    'extra_float_digits = -15',
-    `bytea_output = 'escape'`,
-    `timezone = 'Asia/Kathmandu'`,
-  ],
-  ...[
-    `client_encoding = 'LATIN1'`,
-    `search_path = 'nowhere'`,
-    'standard_conforming_strings = off',
-    `default_transaction_isolation = 'serializable'`,
-  ],
+const SETTINGS = [
+  ...HOSTILE,
+  ...[`search_path = 'nowhere'`, 'standard_conforming_strings = off', `default_transaction_isolation = 'serializable'`],
   ...['row_security = off', `xmloption = 'document'`, 'quote_all_identifiers = on', 'array_nulls = off', `lc_messages = 'C'`],
 ]
 
@@ -31,7 +20,7 @@ async function insertRows(db: TestDatabase, table: string, cases: readonly Case[
   await db.query(`insert into public.${table} (id) values (2)`)
 }
 
-for (const settings of [[], HOSTILE])
+for (const settings of [[], SETTINGS])
   test(`each value comes by a backfill in the bytes that it is streamed in${settings.length > 0 ? ', whatever settings the database and the role have' : ''}`, async () => {
     for (const format of ['iso8601', 'unix_microsecond'] as const) {
       await using db = await createDatabase(OWN_DDL)

@@ -1,5 +1,15 @@
 /** A value of every type that Postgres has, and of types that people make, with the JSON that it becomes. */
 
+/** Settings of a session or database that would change how Postgres writes values as text. */
+export const HOSTILE = [
+  `datestyle = 'SQL, DMY'`,
+  `intervalstyle = 'iso_8601'`,
+  'extra_float_digits = -15',
+  `bytea_output = 'escape'`,
+  `timezone = 'Asia/Kathmandu'`,
+  `client_encoding = 'LATIN1'`,
+]
+
 /** [type, value in SQL, JSON] in the order of the table in docs/messages.md */
 export type Case = readonly [type: string, sql: string, json: unknown]
 
