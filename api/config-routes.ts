@@ -2,6 +2,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
+import type { ConfigOutcome } from '../actors/config/config-apply.ts'
 import type { ConfigEdits } from '../actors/config/config-edits.ts'
 import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from '../actors/config/given-config.ts'
 import { objectBody, queryOf, type Operation } from './http/operation.ts'
@@ -38,7 +39,9 @@ const Change = Type.Object({
 })
 const outcome = {
   changes: Type.Array(Change, { description: 'entries of the file as they were and will be; secrets are shown in part' }),
-  actions: Type.Array(Type.Object({ description: Type.String() }), { description: 'what is made on the servers of databases' }),
+  actions: Type.Array(Type.Object({ description: Type.String() }), {
+    description: 'what is made on the servers of databases, then the notices again: clients of Sequin show only these',
+  }),
   notices: Type.Array(Type.String(), { description: 'what should be known, and stops nothing' }),
 }
 const PlanOut = Type.Object(outcome)
@@ -57,7 +60,7 @@ const ExportQuery = Type.Object({
 
 /** Makes the routes of configuration as code. */
 export function configOperations(port: ConfigPort): Operation[] {
-  const described = (actions: readonly string[]) => actions.map((description) => ({ description }))
+  const described = ({ actions, notices }: ConfigOutcome) => [...actions, ...notices].map((description) => ({ description }))
   return [
     {
       id: 'planConfig',
@@ -71,8 +74,9 @@ export function configOperations(port: ConfigPort): Operation[] {
       answer: { description: 'What would change.', schema: PlanOut },
       errors: [400, 413, 422, 429, 503],
       handle: async (request, reply, account) => {
-        const { changes, actions, notices } = await port.plan(account, checkConfig(objectBody(request)), goneWith(reply))
-        return { changes, actions: described(actions), notices }
+        const outcome = await port.plan(account, checkConfig(objectBody(request)), goneWith(reply))
+        const { changes, notices } = outcome
+        return { changes, actions: described(outcome), notices }
       },
     },
     {
@@ -88,11 +92,12 @@ export function configOperations(port: ConfigPort): Operation[] {
       answer: { description: 'What was changed.', schema: ApplyOut },
       errors: [400, 413, 422, 429, 503],
       handle: async (request, reply, account) => {
-        const { resources, changes, actions, notices } = await port.apply(account, checkConfig(objectBody(request)), goneWith(reply))
+        const outcome = await port.apply(account, checkConfig(objectBody(request)), goneWith(reply))
+        const { resources, changes, notices } = outcome
         return {
           resources: resources.map(({ type, id, shown }) => ({ resource_type: type, id, ...shown })),
           changes,
-          actions: described(actions),
+          actions: described(outcome),
           notices,
         }
       },

@@ -25,18 +25,22 @@ const MAX_WIDTH = 200
 /** Above, all lines are told as different: comparing takes the square. */
 const MAX_COMPARED = 2_000
 
+/** Gives what is made on the servers of databases: the notices, which are told apart, stand among the actions, too. */
+const madeOn = ({ actions, notices }: Plan) => actions.filter(({ description }) => !notices.includes(description))
+
 /** Tells whether applying a plan would do nothing. */
-export const isEmpty = ({ changes, actions }: Plan): boolean => actions.length === 0 && changes.every(({ action }) => action === 'delete')
+export const isEmpty = (plan: Plan): boolean => madeOn(plan).length === 0 && plan.changes.every(({ action }) => action === 'delete')
 
 /** Writes a plan for people. */
-export function planText({ changes, actions }: Plan, paint: Paint): string {
+export function planText(plan: Plan, paint: Paint): string {
+  const { changes } = plan
   const parts = changes.map((change) => changeText(change, paint))
-  const made = actions.map(({ description }) => `${paint('green', '+')} ${description}\n`)
+  const made = madeOn(plan).map(({ description }) => `${paint('green', '+')} ${description}\n`)
   const count = (action: ResourceChange['action']) => changes.filter((change) => change.action === action).length
   const [created, updated, missing] = [count('create'), count('update'), count('delete')]
   const does = [...(created > 0 ? [`${created} to create`] : []), ...(updated > 0 ? [`${updated} to change`] : [])]
   const stays = missing > 0 ? `; ${missing} not in the file, which ${missing === 1 ? 'stays' : 'stay'}` : ''
-  const sum = isEmpty({ changes, actions, notices: [] }) ? 'Nothing to change' : (does.join(', ') || 'Only to make what is named above') // prettier-ignore
+  const sum = isEmpty(plan) ? 'Nothing to change' : does.join(', ') || 'Only to make what is named above'
   return `${[...parts, ...made].join('')}${parts.length + made.length > 0 ? '\n' : ''}${sum}${stays}.\n`
 }
 

@@ -88,8 +88,9 @@ test('a plan tells what would change and what the file lacks, and changes nothin
   )
   assert.deepEqual(
     plan.actions.map(({ description }) => description),
-    ['create the publication "copy" in the database "copy"', `create the slot "${SLOT}_2" in the database "copy"`],
+    ['create the publication "copy" in the database "copy"', `create the slot "${SLOT}_2" in the database "copy"`, ...plan.notices],
   )
+  assert.match(plan.notices.join(), /the HTTP endpoint "login" has what looks like a key in its URL/)
   for (const secret of [WHSEC, 'a-password', 'a-long-header-secret', 'a-second-token']) assert.ok(!JSON.stringify(plan).includes(secret))
   assert.deepEqual([await stored('sink'), await stored('function')], [sinks, functions])
   assert.deepEqual(await source.query(`select from pg_publication where pubname = 'copy'`), [])
@@ -162,7 +163,7 @@ test('an export planned again is empty, with its secrets shown or not, and appli
   )
   for (const yaml of [shown, whole]) {
     const plan = await call('plan', yaml)
-    assert.deepEqual([plan.status, plan.changes, plan.actions], [200, [], []], plan.summary)
+    assert.deepEqual([plan.status, plan.changes, plan.actions.length], [200, [], plan.notices.length], plan.summary)
     const applied = await call('apply', yaml)
     assert.deepEqual([applied.status, applied.changes], [200, []])
   }
@@ -174,7 +175,7 @@ test('an export planned again is empty, with its secrets shown or not, and appli
   }
   assert.deepEqual(Object.keys(parse(whole)), ['databases', 'http_endpoints', 'functions', 'sinks'])
   const { sinks } = parse(whole)
-  assert.deepEqual(sinks[0], { ...FILE.sinks[0], source: { include_tables: ['public.goods'] }, destination: { type: 'sequin_stream' }, partitions: 1, annotations: { note: '$${NOT_A_VARIABLE} costs $5' } }) // prettier-ignore
+  assert.deepEqual(sinks[0], { ...FILE.sinks[0], source: { include_tables: ['public.goods'] }, destination: { type: 'sequin_stream' }, annotations: { note: '$${NOT_A_VARIABLE} costs $5' } }) // prettier-ignore
   assert.equal((await call('plan', whole, { variables: {} })).changes.length, 0, 'no text of it is taken for a variable')
 })
 
