@@ -53,10 +53,11 @@ import { SinkFunctions } from './sink/sink-functions.ts'
 import type { SourceOutcome } from './source/source-actor.ts'
 import type { EditedMessages, EditOfMessages, HeldSink, PulledSink } from './sink/running-sink.ts'
 import type { SinkHost } from './sink/sink-host.ts'
-import { worst, type ActorStatus, type BackfillStatus, type Health, type StreamStatus } from '../engine/status.ts'
+import { worst, type ActorStatus, type BackfillStatus, type Health, type HealthCheck, type StreamStatus } from '../engine/status.ts'
 import type { Child, Running } from './supervised.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
+import { isUnsupported, unsupportedWords } from '../sinks/unsupported-types.ts'
 import { testConnection, testEndpoint } from './push/connection-test.ts'
 
 /** Holds what the engine of a process is made of. */
@@ -505,7 +506,7 @@ export class Engine {
     const source = this.#sources.get(sink.databaseId)
     const published = this.#publications.check(id)
     const truncated = isKeyed(sink.destination) && published.error === undefined ? source?.truncationCheck(id) : undefined
-    const configuration = this.#functions.check(sink) ?? source?.routingCheck() ?? truncated ?? published
+    const configuration = unsupportedCheck(sink) ?? this.#functions.check(sink) ?? source?.routingCheck() ?? truncated ?? published
     const unknown = this.#oldTopics.check()
     const backfills = [...(source?.backfills.checks(id) ?? []), ...this.#failedBackfills.checks(id)]
     const checks = [
@@ -535,6 +536,11 @@ export class Engine {
   #database(id: string): Database {
     return stillThere('database', this.#options.cache.database(id))
   }
+}
+
+function unsupportedCheck({ destination }: Sink): HealthCheck | undefined {
+  if (!isUnsupported(destination)) return undefined
+  return { name: 'Sink configuration', status: 'error', error: { code: 'DESTINATION_UNSUPPORTED', message: unsupportedWords(destination) } }
 }
 
 /** @throws EngineError NOT_FOUND */

@@ -44,7 +44,7 @@ import { nodeAddress } from './node-address.ts'
 import { openLog } from './open-log.ts'
 import { configVariables, readSettings, type Settings } from './settings.ts'
 import { version } from './version.ts'
-import { DESTINATIONS } from '../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../sinks/destination-types.ts'
 
 /** Threads that run functions where the setting says nothing: with three, one function may have two and leaves one to the others. */
 const MIN_THREADS = 3
@@ -108,7 +108,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
   const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)), {
-    destinations: DESTINATIONS,
+    destinations: STORED_DESTINATIONS,
     partitions: settings.kafka ? PARTITIONS.kafka : PARTITIONS.folder,
   })
   const { threads = Math.min(MAX_THREADS, Math.max(MIN_THREADS, availableParallelism())), memoryMb } = settings.functions

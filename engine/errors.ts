@@ -48,6 +48,8 @@ export const ERRORS = {
     'validation_errors names each field and the reason. Correct these fields and send the resource again.'),
   RESOURCE_IN_USE: final(400, 'The HTTP endpoint can’t be deleted because sinks send to it.',
     'The message names the sinks. Delete them, or edit them to send to another endpoint; then delete the endpoint.'),
+  DESTINATION_UNSUPPORTED: final(422, 'A configuration file has a sink of a type that this version can’t send to.',
+    'The sink is stored as the file has it and stays paused; what is committed waits for it, up to its max_backlog_mb. Resume it when a version that supports the type runs. If you do not want to wait, set its status to disabled, or delete it.'),
   TOO_MANY_WAITING: retry(429, 'The sink has reached max_waiting: that many receive requests already wait for messages.',
     'Wait until one of them ends, or raise max_waiting of the sink.'),
   REPLAY_RUNNING: retry(409, 'Another replay of the same sink is running.',

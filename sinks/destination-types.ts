@@ -5,19 +5,38 @@ import { elasticsearch } from './elasticsearch.ts'
 import { meilisearch } from './meilisearch.ts'
 import { PullDestination } from './pull.ts'
 import type { PushType } from './push.ts'
+import { UNSUPPORTED_TYPES } from './unsupported-types.ts'
 import { webhook } from './webhook.ts'
 
-/** Those that messages are sent to, by the value of `destination.type`. */
-export const PUSH_TYPES: ReadonlyMap<string, PushType> = new Map([webhook, elasticsearch, meilisearch].map((type) => [type.type, type]))
+const SENT: readonly PushType[] = [webhook, elasticsearch, meilisearch]
+const byType = (types: readonly PushType[]): ReadonlyMap<string, PushType> => new Map(types.map((type) => [type.type, type]))
+const settingsOf = (types: readonly PushType[]) => types.map(({ type, settings }) => [type, settings] as const)
 
-/** The settings of every type. */
-export const DESTINATIONS: DestinationSchemas = new Map([
-  ['sequin_stream', PullDestination],
-  ...[...PUSH_TYPES].map(([name, { settings }]) => [name, settings] as const),
-])
+/** Those that messages are sent to, and those that they can't be sent to yet, by the value of `destination.type`. */
+export const PUSH_TYPES: ReadonlyMap<string, PushType> = byType([...SENT, ...UNSUPPORTED_TYPES])
+
+/** The settings of every type that a sink can have. */
+export const DESTINATIONS: DestinationSchemas = new Map([['sequin_stream', PullDestination], ...settingsOf(SENT)])
+
+/** The settings of every type that a configuration file may name. */
+export const FILE_DESTINATIONS: DestinationSchemas = new Map([...DESTINATIONS, ...settingsOf(UNSUPPORTED_TYPES)])
+
+/** The settings of every type that may be stored. */
+export const STORED_DESTINATIONS: DestinationSchemas = FILE_DESTINATIONS
 
 /** A destination as it is shown. */
-export const AnyDestination = Type.Union([...DESTINATIONS.values()])
+export const AnyDestination = Type.Union([
+  ...DESTINATIONS.values(),
+  Type.Object(
+    {
+      type: Type.Union(
+        UNSUPPORTED_TYPES.map(({ type }) => Type.Literal(type)),
+        { description: 'not supported yet; the sink is paused' },
+      ),
+    },
+    { additionalProperties: true },
+  ),
+])
 
 /** Whether a destination keeps one document per key. */
 export const isKeyed = ({ type }: Readonly<{ type: string }>): boolean => PUSH_TYPES.get(type)?.keyed ?? false

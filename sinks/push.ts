@@ -132,6 +132,8 @@ export interface PushType {
   readonly routing?: DestinationRouting
   /** requests at once, when the sink doesn't say */
   readonly concurrency: number
+  /** `batch_size` of a sink that doesn't say; absent: 1 */
+  readonly batchSize?: number
   /** What rules there are across the settings of a sink. @returns fields, each with what is wrong with it */
   readonly refused?: (sink: SinkForm) => readonly Reason[]
   /** Why a document that a transform made can't be one of the destination; undefined: it can. @param document an object */

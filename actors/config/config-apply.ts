@@ -30,10 +30,19 @@ import {
 } from '../../engine/state/resource-store.ts'
 import type { ResourceType, SinkInput, StoredOf } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
-import { missingNames, namesOf, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
+import {
+  isOutsideIdentity,
+  missingNames,
+  namesOf,
+  newNames,
+  reasonOf,
+  refuseMissing,
+  type SourceName,
+} from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
 import { hashToken } from '../../engine/state/tokens.ts'
 import { isKeyed } from '../../sinks/destination-types.ts'
+import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
 import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { MAX_AWAIT_MS } from '../resources/database-form.ts'
@@ -96,7 +105,7 @@ export async function applyConfig(document: ConfigDocument, options: ApplyOption
     const known = await knownTo(store.query, resources, former)
     const streamed = await storedNames(store.query, 'source_database', former)
     const { away, unpublished, actions } = await provisionAll(document, { ...options, known, streamed, findings, made })
-    await checkNames(document, { known, away, findings })
+    const held = await checkNames(document, { known, away, findings })
     const sinks = await storedNames(store.query, 'sink', former)
     const backfills = await initialBackfills(document, { known, sinks, away, unpublished, findings })
     const functions = await buildFunctions(document, { ...options, known, findings })
@@ -104,11 +113,18 @@ export async function applyConfig(document: ConfigDocument, options: ApplyOption
       async (query) => {
         const owner = account ?? (await resources.saveAccount(query, document.account))
         const stored = await knownTo(query, resources, owner)
-        const tokenChanges = await writeAll(document, { query, resources, account: owner, stored }, { functions, backfills, findings })
+        const tokenChanges = await writeAll(
+          document,
+          { query, resources, account: owner, stored },
+          { functions, backfills, held, findings },
+        )
         const isNamed = namedIn(document)
-        const after = exportedResources(await knownTo(query, resources, owner), owner.id)
+        const after = exportedResources(await knownTo(query, resources, owner), owner.id, resources.defaults)
         const outcome = {
-          changes: [...tokenChanges, ...withBackfills(changesOf(exportedResources(stored, owner.id), after, isNamed), document)],
+          changes: [
+            ...tokenChanges,
+            ...withBackfills(changesOf(exportedResources(stored, owner.id, resources.defaults), after, isNamed), document),
+          ],
           actions,
           notices: findings.notices,
           resources: after.filter(isNamed),
@@ -283,11 +299,15 @@ async function provisioned(
   }
 }
 
-/** A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since. */
+/**
+ * A new name that the source doesn't have is a mistake; one that a stored sink had already may have gone since.
+ * @returns sinks that can't work as their tables are, with why: a file that ran elsewhere shall start
+ */
 async function checkNames(
   { databases, sinks }: ConfigDocument,
   { known, away, findings }: Surroundings & Readonly<{ away: ReadonlySet<string> }>,
-): Promise<void> {
+): Promise<ReadonlyMap<string, string>> {
+  const held = new Map<string, string>()
   const missing = new Map<SinkInput, SourceName[]>()
   for (const [name, its] of Map.groupBy(sinks, ({ input }) => input.database)) {
     const { connection } =
@@ -299,9 +319,13 @@ async function checkNames(
   for (const { line, input } of sinks) {
     const its = missing.get(input) ?? []
     const stored = known.sinks.find(({ name }) => name === input.name)
-    await findings.at(placeOf('sink', { line, input }), async () => refuseMissing(newNames(its, stored)))
-    for (const one of its) findings.notice(line, `the sink "${input.name}" ${reasonOf(one)}`)
+    const outside = its.find((one) => isOutsideIdentity(one) && (stored?.status !== 'active' || newNames([one], stored).length > 0))
+    if (outside && input.status === 'active') held.set(input.name, `it ${reasonOf(outside)}`)
+    const wrong = its.filter((one) => !isOutsideIdentity(one))
+    await findings.at(placeOf('sink', { line, input }), async () => refuseMissing(newNames(wrong, stored)))
+    for (const one of its) if (!held.has(input.name) || one !== outside) findings.notice(line, `the sink "${input.name}" ${reasonOf(one)}`)
   }
+  return held
 }
 
 /** The backfills that new sinks begin with. */
@@ -383,8 +407,14 @@ async function writeAll(
   {
     functions,
     backfills,
+    held,
     findings,
-  }: Readonly<{ functions: readonly Entry<'function'>[]; backfills: InitialBackfills; findings: Findings }>,
+  }: Readonly<{
+    functions: readonly Entry<'function'>[]
+    backfills: InitialBackfills
+    held: ReadonlyMap<string, string>
+    findings: Findings
+  }>,
 ): Promise<readonly ResourceChange[]> {
   let edit = begun
   const storedUnder = <T extends ResourceType>(type: T, name: string): StoredOf<T> | undefined =>
@@ -398,10 +428,12 @@ async function writeAll(
   }
   const tokenChanges: ResourceChange[] = []
   for (const token of document.tokens)
-    await findings.at(
-      { line: token.line, named: `API token "${token.name}"` },
-      async () => void tokenChanges.push(...(await writeToken(begun, token))),
-    )
+    await findings.at({ line: token.line, named: `API token "${token.name}"` }, async () => {
+      const changes = await writeToken(begun, token)
+      tokenChanges.push(...changes)
+      if (changes.some(({ action }) => action === 'update'))
+        findings.notice(token.line, `the API token "${token.name}" gets another text: the former one is refused from then on`)
+    })
   await put('database', document.databases)
   await put('function', functions)
   await put('http_endpoint', document.endpoints)
@@ -412,10 +444,9 @@ async function writeAll(
   const sinks = document.sinks.map(({ line, input: given }) => {
     const input = { ...given, initial_backfill: backfills.get(given) }
     const { enrichment = storedUnder('sink', input.name)?.enrichment ?? null } = input // a file that doesn't speak of it leaves it as it is
-    const names = FUNCTION_FIELDS.map((field) => input[field])
-    const held = functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))
-    if (!held || input.status !== 'active') return { line, input: { ...input, enrichment } }
-    findings.notice(line, `the sink "${input.name}" is paused: its function "${held.input.name}" ${ELIXIR}`)
+    const why = input.status === 'active' ? (whyHeld(input, functions) ?? held.get(input.name)) : undefined
+    if (why === undefined) return { line, input: { ...input, enrichment } }
+    findings.notice(line, `the sink "${input.name}" is paused: ${why}`)
     return { line, input: { ...input, enrichment, status: 'paused' as const } }
   })
   await put('sink', sinks)
@@ -434,6 +465,15 @@ async function writeAll(
     }
   findings.refuse()
   return tokenChanges
+}
+
+/** Says why a sink can't work for now, however it is; undefined: nothing speaks against it. */
+function whyHeld(input: SinkInput, functions: readonly Entry<'function'>[]): string | undefined {
+  if (isUnsupported(input.destination))
+    return `${unsupportedWords(input.destination)}; what is committed waits for it, up to its max_backlog_mb (status: disabled if it is not to wait)`
+  const names = FUNCTION_FIELDS.map((field) => input[field])
+  const held = functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))
+  return held && `its function "${held.input.name}" ${ELIXIR}`
 }
 
 function namedIn({

@@ -231,7 +231,7 @@ function checkSection(reader: ConfigReader, key: string, held: unknown): void {
 function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
   reader: ConfigReader,
   root: Readonly<Record<string, unknown>>,
-  { section, noun, schema, notYet = [], flat = (entry) => entry, read }: FileSection<S, I>,
+  { section, noun, schema, ignored = [], notYet = [], flat = (entry) => entry, read }: FileSection<S, I>,
   known: readonly S[] = [],
   textOf?: (path: string) => string,
 ): (I & Readonly<{ line: number; i: number }>)[] {
@@ -243,7 +243,13 @@ function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
   const names = given.map((entry: unknown) => fieldsOf(entry)['name'])
   for (const i of repeated(names)) reader.wrong(reader.at(section, i), `${section}: the name "${String(names[i])}" is given twice`)
   return given.flatMap((one: unknown, i) => {
-    const form = withoutNulls(schema, flat(one))
+    const given = withoutNulls(schema, flat(one))
+    const form = ignored.reduce((left, { path, why }) => {
+      const rest = without(left, path)
+      const named = entryNamed({ section, noun }, fieldsOf(given)['name'], i)
+      if (rest !== left) reader.notice(reader.at(section, i, ...path), `${named}: ${path.join('.')} is ignored: ${why}`)
+      return rest
+    }, given)
     if (!isObject(form)) {
       reader.wrong(reader.at(section, i), `${section}, entry ${i + 1}: must be a mapping`)
       return []
@@ -256,6 +262,15 @@ function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
     const said = readAt(reader, [section, i], () => read(entry, context), named)
     return said && early.length === 0 ? [{ ...said, line: reader.line(reader.at(section, i)), i }] : []
   })
+}
+
+/** Leaves out of a form the field at a path. @returns the same form where it has none */
+function without(form: unknown, [name, ...below]: readonly string[]): unknown {
+  if (!isObject(form) || name === undefined || !Object.hasOwn(form, name)) return form
+  const { [name]: held, ...rest } = form
+  if (below.length === 0) return rest
+  const left = without(held, below)
+  return left === held ? form : { ...form, [name]: left }
 }
 
 /** Names an entry in messages: by its name, or by its place where it has none. */

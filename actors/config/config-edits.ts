@@ -69,7 +69,7 @@ export class ConfigEdits {
   /** @returns YAML */
   async export({ id }: Account, { showSensitive }: Readonly<{ showSensitive: boolean }>): Promise<string> {
     const { resources, store } = this.#options
-    return exportYaml(exportedResources(await resources.load(store.query), id), { showSensitive })
+    return exportYaml(exportedResources(await resources.load(store.query), id, resources.defaults), { showSensitive })
   }
 
   async #inTurn<T>({ id }: Account, work: () => Promise<T>): Promise<T> {

@@ -5,7 +5,7 @@
 import { stringify } from 'yaml'
 import { ownList, RESOURCE_TYPES, type ResourceLists, type ResourceType } from '../../engine/state/resource-store.ts'
 import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
-import type { Form } from '../resources/form.ts'
+import type { ExportDefaults, Form } from '../resources/form.ts'
 import { obfuscated } from '../resources/secret-form.ts'
 import { withoutVariables } from './config-reader.ts'
 
@@ -16,15 +16,15 @@ import { withoutVariables } from './config-reader.ts'
 export type ExportedResource = Readonly<{ type: ResourceType; id: string; name: string; whole: Form; shown: Form }>
 
 /** Gives the resources of an account, in the order of a file. */
-export function exportedResources(lists: ResourceLists, ofAccount: string): readonly ExportedResource[] {
+export function exportedResources(lists: ResourceLists, ofAccount: string, defaults: ExportDefaults): readonly ExportedResource[] {
   const exported = <T extends ResourceType>(type: T): ExportedResource[] => {
     const { entry } = RESOURCE_FORMS[type]
     return ownList(lists, type, ofAccount).map((one) => ({
       type,
       id: one.id,
       name: one.name,
-      whole: entry(one, (text) => text),
-      shown: entry(one, obfuscated),
+      whole: entry(one, (text) => text, defaults),
+      shown: entry(one, obfuscated, defaults),
     }))
   }
   return RESOURCE_TYPES.flatMap((type) => exported(type))

@@ -83,6 +83,10 @@ export const DATABASE: ResourceForm<'database', DatabaseEntry> = {
   section: 'databases',
   noun: NOUN_OF.database,
   schema: DatabaseForm,
+  ignored: [
+    { path: ['tables'], why: 'the publication says which tables are streamed' },
+    { path: ['publication', 'schemas'], why: 'a publication that is made has all tables, unless init_sql has another statement' },
+  ],
   notYet: ['primary'],
   read: (entry, { known }) => {
     const form = check(entry)

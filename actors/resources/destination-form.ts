@@ -4,9 +4,10 @@
  */
 import { Type } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
-import { secretFields, type Destination } from '../../engine/state/destinations.ts'
+import { secretFields, type Destination, type DestinationSchemas } from '../../engine/state/destinations.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
-import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import { DESTINATIONS, STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
+import { isUnsupported } from '../../sinks/unsupported-types.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
 import { obfuscated, secretsMeant } from './secret-form.ts'
 
@@ -17,44 +18,42 @@ const ALIASES: Readonly<Record<string, string>> = {
   http_push: 'webhook',
 }
 const options = { useDefaults: true, keywords: ['secret'] }
-const checks = new Map([...DESTINATIONS].map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
+const checks = new Map([...STORED_DESTINATIONS].map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
 
 /** The schema of a destination in a request: what it leaves out has a default, or stays. */
 export const DestinationIn = Type.Union([...DESTINATIONS.values()].map((schema) => Type.Partial(schema)))
 
-/** Finds the kind of destination that a form names, however it is spelt; undefined: none that is known. */
-export function kindOf(form: unknown): string | undefined {
+/** Finds the kind of destination that a form names, however it is spelt; undefined: none of those that are taken. */
+export function kindOf(form: unknown, taken: DestinationSchemas = DESTINATIONS): string | undefined {
   const type = fieldsOf(form)['type']
   if (typeof type !== 'string') return undefined
-  return Object.hasOwn(ALIASES, type) ? ALIASES[type] : DESTINATIONS.has(type) ? type : undefined
+  return Object.hasOwn(ALIASES, type) ? ALIASES[type] : taken.has(type) ? type : undefined
 }
-
-/** Types that are known where this service takes over from another, and that it doesn't have. */
-// prettier-ignore
-const NOT_YET = new Set([
-  'kafka', 'redis_stream', 'redis_string', 'sqs', 'sns', 'kinesis', 's2', 'rabbitmq', 'nats', 'gcp_pubsub',
-  'azure_event_hub', 'typesense',
-])
 
 /** Says why a type of destination can't be taken. @param can those that can, whoever has them */
 export function unknownType(type: unknown, can: string): string {
   if (type === undefined) return `is missing: ${can}`
   if (typeof type !== 'string') return `must be a text: ${can}`
-  return `is "${type.slice(0, 60)}", which is ${NOT_YET.has(type) ? 'not supported yet' : 'no type of destination'}: ${can}`
+  return `is "${type.slice(0, 60)}", which is ${isUnsupported({ type }) ? 'not supported yet' : 'no type of destination'}: ${can}`
 }
 
 /**
  * Makes a destination of what a user says. @param form as it came @param sink that it is for: what the form leaves out of its
- * `destination`, as it is stored, stays; secrets may be given as those of `known` are shown
+ * `destination`, as it is stored, stays; secrets may be given as those of `known` are shown; `taken`: the types that it may have
  * @returns the destination with its defaults, as far as it can be told, and what is wrong with it
  */
 export function destinationOf(
   form: unknown,
-  { name, destination: before, known = before }: Readonly<{ name: unknown; destination?: Destination; known?: Destination | undefined }>,
+  {
+    name,
+    destination: before,
+    known = before,
+    taken = DESTINATIONS,
+  }: Readonly<{ name: unknown; destination?: Destination; known?: Destination | undefined; taken?: DestinationSchemas | undefined }>,
 ): Readonly<{ destination?: Destination; reasons: readonly Reason[] }> {
   if (form === undefined) return { reasons: [['destination', 'is missing']] }
   if (!isObject(form)) return { reasons: [['destination', 'must be an object']] }
-  const kind = kindOf(form) ?? (form['type'] === undefined ? before?.type : undefined)
+  const kind = kindOf(form, taken) ?? (form['type'] === undefined || form['type'] === before?.type ? before?.type : undefined)
   if (kind === undefined) {
     const can = `${typeof name === 'string' ? `the sink "${name.slice(0, 60)}"` : 'a sink'} can have ${[...DESTINATIONS.keys()].join(', ')}`
     return { reasons: [['destination.type', unknownType(form['type'], can)]] }
@@ -65,7 +64,7 @@ export function destinationOf(
   )
   const reasons: Reason[] = []
   const secrets = known?.type === kind ? known : undefined
-  for (const field of secretFields(DESTINATIONS, kind))
+  for (const field of secretFields(STORED_DESTINATIONS, kind))
     given[field] = secretsMeant(given[field], secrets?.[field], (reason) => reasons.push([field, reason]))
   for (const [field, value] of Object.entries(given)) if (value === undefined) delete given[field]
   const check = checks.get(kind)
@@ -79,8 +78,12 @@ export function destinationOf(
 
 /** Shows a destination: without what is not set, and of secrets only enough to know them. @param secret shows one */
 export function destinationOut(destination: Destination, secret: (text: string) => string = obfuscated): Record<string, unknown> {
-  const hidden = new Set(secretFields(DESTINATIONS, destination.type))
-  const shown = (value: unknown): unknown => (typeof value === 'string' ? secret(value) : Array.isArray(value) ? value.map(shown) : value)
+  const hidden = new Set(secretFields(STORED_DESTINATIONS, destination.type))
+  const shown = (value: unknown): unknown => {
+    if (typeof value === 'string') return secret(value)
+    if (Array.isArray(value)) return value.map(shown)
+    return isObject(value) ? Object.fromEntries(Object.entries(value).map(([name, part]) => [name, shown(part)])) : value
+  }
   return Object.fromEntries(
     Object.entries(destination)
       .filter(([, value]) => value !== null && value !== undefined)

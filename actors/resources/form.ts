@@ -25,6 +25,8 @@ export type FileSection<S, I> = Readonly<{
   noun: string
   /** what an entry may have, before it is looked at */
   schema: TObject
+  /** Fields that files of Sequin have and that have no effect there either: each with its path, and why. */
+  ignored?: readonly Readonly<{ path: readonly [string, ...string[]]; why: string }>[]
   /** fields that are known, and not supported yet */
   notYet?: readonly string[]
   /** Brings former spellings of an entry to its form. */
@@ -33,11 +35,14 @@ export type FileSection<S, I> = Readonly<{
   read: (entry: Form, context: EntryContext<S>) => I
 }>
 
+/** Holds defaults that differ between installations. @property partitions of a new sink */
+export type ExportDefaults = Readonly<{ partitions: number }>
+
 /** Describes a section of a file whose resources are exported as they are read. */
 export type ResourceForm<T extends ResourceType, I> = FileSection<StoredOf<T>, I> &
   Readonly<{
     /** Gives the entry of a resource: nothing that has its default. @param secret shows one */
-    entry: (stored: StoredOf<T>, secret: (text: string) => string) => Form
+    entry: (stored: StoredOf<T>, secret: (text: string) => string, defaults: ExportDefaults) => Form
   }>
 
 /**

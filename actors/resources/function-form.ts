@@ -5,8 +5,9 @@ import { Name } from '../../engine/resource-name.ts'
 import { FUNCTION_TYPES, type FunctionType } from '../../engine/state/function-kinds.ts'
 import { NOUN_OF } from '../../engine/state/resource-store.ts'
 import type { Destination } from '../../engine/state/destinations.ts'
-import { PUSH_TYPES } from '../../sinks/destination-types.ts'
+import { FILE_DESTINATIONS, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import type { RouteTrial } from '../../transforms/trial.ts'
+import { isUnsupported } from '../../sinks/unsupported-types.ts'
 import { kindOf, unknownType } from './destination-form.ts'
 import type { Written } from '../../transforms/compile.ts'
 import { checker, readOnly, type ResourceForm } from './form.ts'
@@ -55,7 +56,8 @@ export const FUNCTION: ResourceForm<'function', FunctionEntry> = {
   flat: flatFunction,
   read: (entry, { textOf }) => {
     const { name, type, description = null, code, file, path, sink_type } = check(entry)
-    const sinkType = sinkTypeOf(sink_type)
+    const kept = kindOf({ type: sink_type }, FILE_DESTINATIONS)
+    const sinkType = kept !== undefined && isUnsupported({ type: kept }) ? kept : sinkTypeOf(sink_type) // as its sinks are kept
     if (type === 'routing' && sinkType === null)
       throw fieldRefused('sink_type', 'is missing: give the type of the sinks that the function routes to')
     if (type !== 'routing' && sink_type !== undefined) throw fieldRefused('sink_type', 'is only for functions of type routing')

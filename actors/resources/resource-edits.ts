@@ -18,7 +18,7 @@ import type {
   StoredOf,
 } from '../../engine/state/resource-store.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
-import { missingNames, namesOf, newNames, refuseMissing } from '../../engine/state/source-names.ts'
+import { missingNames, namesOf, namesToCheck, refuseMissing } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
 import { isKeyed } from '../../sinks/destination-types.ts'
 import { beginBackfills } from './backfill-edits.ts'
@@ -161,7 +161,8 @@ export class ResourceEdits {
     if (!('source' in input)) return
     const database = listOf(this.#options.cache, 'database').find((one) => one.accountId === id && one.name === input.database)
     const names = namesOf(input, isKeyed(input.destination))
-    if (database) refuseMissing(await missingNames(database.connection, known && 'source' in known ? newNames(names, known) : names))
+    if (database)
+      refuseMissing(await missingNames(database.connection, known && 'source' in known ? namesToCheck(names, known, input.status) : names))
   }
 
   /** Looks up which backfills a sink begins with, before anything is locked. @throws EngineError VALIDATION_FAILED, SOURCE_UNREACHABLE … */

@@ -13,10 +13,11 @@ import { SourceFilter } from '../../engine/state/source-filter.ts'
 import { FUNCTION_FIELDS } from '../../engine/state/function-kinds.ts'
 import { Name } from '../../engine/resource-name.ts'
 import { qualified } from '../../engine/postgres/table-name.ts'
-import { AnyDestination, DESTINATIONS, isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
+import { AnyDestination, FILE_DESTINATIONS, isKeyed, PUSH_TYPES, STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
+import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
 import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
 import { NOUN_OF, type SinkInput } from '../../engine/state/resource-store.ts'
-import type { Destination } from '../../engine/state/destinations.ts'
+import type { Destination, DestinationSchemas } from '../../engine/state/destinations.ts'
 import type { Health } from '../../engine/status.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
 import { invalid, readOnly, type ResourceForm } from './form.ts'
@@ -132,22 +133,33 @@ export function sinkChanges(sink: Sink, body: Readonly<Record<string, unknown>>)
   const { destination, reasons: wrong = [] } = body['destination'] === undefined ? {} : destinationOf(body['destination'], sink)
   reasons.push(...wrong)
   const changes = isFit ? { ...given, ...(destination && { destination }) } : undefined
+  if (changes?.status === 'active' && isUnsupported(sink.destination))
+    reasons.push(['status', `can't be active: ${unsupportedWords(sink.destination)}`])
   if (changes && reasons.length === 0) reasons.push(...acrossFields({ ...sink, ...changes }, changes))
   if (!changes || reasons.length > 0) throw invalid(reasons)
   return changes
 }
 
 /**
- * Reads a whole sink. @param body as it came @param known whose secrets may be given as they are shown
+ * Reads a whole sink. @param body as it came
+ * @param beside `known`: whose secrets may be given as they are shown; `taken`: the types of destinations, where others are taken, too
  * @returns the sink with its defaults filled in
  * @throws EngineError VALIDATION_FAILED: the context has a reason for each wrong field, all at once
  */
-export function newSink(body: Readonly<Record<string, unknown>>, known?: Destination): SinkInput {
+export function newSink(
+  body: Readonly<Record<string, unknown>>,
+  beside: Readonly<{ known?: Destination | undefined; taken?: DestinationSchemas }> = {},
+): SinkInput {
   refuseDeep(body)
-  const settings: Record<string, unknown> = { source: {}, ...settableOf(body), database: body['database'] }
+  const { destination, reasons: wrong } = destinationOf(body['destination'], { name: body['name'], ...beside })
+  const settings: Record<string, unknown> = {
+    source: {},
+    batch_size: batchSizeOf(destination),
+    ...settableOf(body),
+    database: body['database'],
+  }
   const isFit = checkSettings(settings)
   const reasons = [...oddFields(body), ...(isFit ? [] : reasonsOf(checkSettings.errors ?? []))]
-  const { destination, reasons: wrong } = destinationOf(body['destination'], { name: body['name'], known })
   reasons.push(...wrong)
   const { initial, reasons: odd } = initialBackfill(body['initial_backfill'], isFit ? settings.source : {})
   reasons.push(...odd)
@@ -156,6 +168,9 @@ export function newSink(body: Readonly<Record<string, unknown>>, known?: Destina
   if (!sink || reasons.length > 0) throw invalid(reasons)
   return sink
 }
+/** Gives the batch size of a sink that doesn't say. */
+const batchSizeOf = (destination: Destination | undefined): number => PUSH_TYPES.get(destination?.type ?? '')?.batchSize ?? 1
+
 const checkSettings = schemaCheck(
   Type.Object({ ...SinkSettings.properties, partitions: Type.Optional(PartitionsIn) }, { additionalProperties: false }),
   { useDefaults: true, formats: { uuid: true } },
@@ -210,7 +225,8 @@ function acrossFields(sink: SinkInput, changes: SinkChanges): Reason[] {
       `is only for pull and webhook sinks: a sink of type ${destination.type} deletes the old document by itself`,
     ])
   const { routing, refused } = PUSH_TYPES.get(destination.type) ?? {}
-  if ((sink.routing ?? null) !== null && !routing) reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
+  if ((sink.routing ?? null) !== null && !routing && !isUnsupported(destination))
+    reasons.push(['routing', `is not supported by sinks of type ${destination.type}`])
   reasons.push(...(refused?.(sink) ?? []))
   if (destination.type === 'sequin_stream' && (sink.partitions ?? 1) > sink.max_ack_pending) {
     const field = changes.max_ack_pending === undefined ? 'partitions' : 'max_ack_pending'
@@ -256,7 +272,7 @@ export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
   section: 'sinks',
   noun: NOUN_OF.sink,
   schema: SinkPatch,
-  read: (entry, { known }) => ({ input: newSink(entry, known?.destination) }),
+  read: (entry, { known }) => ({ input: newSink(entry, { known: known?.destination, taken: FILE_DESTINATIONS }) }),
   entry: (
     {
       id: _id,
@@ -272,12 +288,17 @@ export const SINK: ResourceForm<'sink', Readonly<{ input: SinkInput }>> = {
       ...rest
     },
     secret,
+    { partitions },
   ) => {
     const named = (names: readonly string[]) => names.map((table) => qualified(table))
     const { include_schemas: schemas, exclude_schemas: otherSchemas, include_tables: included, exclude_tables: excluded } = source
-    const { properties = {} } = DESTINATIONS.get(destination.type) ?? {}
-    const isToTell = ([field, value]: [string, unknown]) =>
-      value !== undefined && (field === 'partitions' || !isDefault(SinkSettings.properties, field, value))
+    const { properties = {} } = STORED_DESTINATIONS.get(destination.type) ?? {}
+    const defaults = {
+      ...SinkSettings.properties,
+      batch_size: { default: batchSizeOf(destination) },
+      partitions: { default: partitions },
+    }
+    const isToTell = ([field, value]: [string, unknown]) => value !== undefined && !isDefault(defaults, field, value)
     return {
       name,
       database,

@@ -181,7 +181,8 @@ const TOKEN_VERSION = versionOf('t', { writtenAt: 'inserted_at', also: ['a.name'
 export class ResourceStore {
   readonly #vault: Vault
   readonly #destinations: DestinationSchemas
-  readonly #partitions: number
+  /** what a resource has that doesn't say: partitions of a sink */
+  readonly defaults: Readonly<{ partitions: number }>
   readonly #tables: { readonly [T in ResourceType]: StoredTable<T> } = {
     database: {
       table: 'source_database',
@@ -249,7 +250,7 @@ export class ResourceStore {
   constructor(vault: Vault, { destinations, partitions = 1 }: Readonly<{ destinations: DestinationSchemas; partitions?: number }>) {
     this.#vault = vault
     this.#destinations = destinations
-    this.#partitions = partitions
+    this.defaults = { partitions }
   }
 
   async saveAccount(query: Query, name: string): Promise<Account> {
@@ -357,7 +358,7 @@ export class ResourceStore {
   async #sinkValues({ destination, ...input }: SinkInput, { query, account, before }: Saving<'sink'>): Promise<Values> {
     const { name, status, database, ...given } = input
     const { databaseId, partitions } = before ?? (await placeOf(query, account, { name, database }))
-    const kept = partitions ?? this.#partitions
+    const kept = partitions ?? this.defaults.partitions
     const fitting = destination.type === 'sequin_stream' ? Math.min(kept, given.max_ack_pending) : kept // each needs a share of it
     const hidden = new Set(secretFields(this.#destinations, destination.type))
     const set = Object.entries(destination).filter(([, value]) => value !== undefined && value !== null)

@@ -8,6 +8,7 @@ import { EngineError } from '../errors.ts'
 import type { SinkSettings } from './resources.ts'
 import { rowsOf } from '../postgres/rows.ts'
 import { qualified } from '../postgres/table-name.ts'
+import type { Query } from '../postgres/query.ts'
 import { accountClient, type Connection } from '../postgres/client-config.ts'
 
 /**
@@ -40,11 +41,27 @@ export function namesOf({ source, tables }: Pick<SinkSettings, 'source' | 'table
 
 const keyOf = (name: SourceName): string => JSON.stringify([name.kind, name.name, name.column])
 
+/** Tells whether a name is there, and Postgres doesn't tell its column of old rows, by which the sink groups. */
+export const isOutsideIdentity = ({ isOutsideIdentity: isOutside = false }: Missing): boolean => isOutside
+
 /** Keeps the names that the sink did not have before: what has gone since is no mistake of the one who sends it back. */
 export function newNames<T extends SourceName>(names: readonly T[], before: Parameters<typeof namesOf>[0] | undefined): readonly T[] {
   const known = new Set(before ? namesOf(before).map(keyOf) : [])
   return names.filter((name) => !known.has(keyOf(name)))
 }
+
+/**
+ * Keeps the names that are looked at when a sink is edited: the new ones, and of a sink that goes on those that the order of its
+ * messages hangs on.
+ */
+export const namesToCheck = (
+  names: readonly SourceName[],
+  before: Parameters<typeof namesOf>[0] & Pick<SinkSettings, 'status'>,
+  status: SinkSettings['status'],
+): readonly SourceName[] =>
+  before.status !== 'active' && status === 'active'
+    ? [...newNames(names, before).filter(({ ofOldRow }) => !ofOldRow), ...names.filter(({ ofOldRow }) => ofOldRow)]
+    : newNames(names, before)
 
 /**
  * Asks the source which of the names are not there; of a table that isn't, its columns are left out. None when the source can't be
@@ -60,35 +77,41 @@ export async function missingNames<T extends SourceName>(connection: Connection,
   client.on('error', () => {})
   try {
     await client.connect()
-    const schemas = await client.query('select nspname::text as name from pg_namespace where nspname = any ($1)', [
-      [...new Set(names.filter(({ kind }) => kind === 'schema').map(({ name }) => name))],
-    ])
-    const tables = await client.query(
-      `select n.nspname || '.' || c.relname as name,
+    return await missingOf((sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]), names)
+  } catch {
+    return []
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
+/** Asks which of the names are not there; of a table that isn't, its columns are left out. @param query of the source */
+export async function missingOf<T extends SourceName>(query: Query, names: readonly T[]): Promise<readonly Missing<T>[]> {
+  if (names.length === 0) return []
+  const schemas = await query('select nspname::text as name from pg_namespace where nspname = any ($1)', [
+    [...new Set(names.filter(({ kind }) => kind === 'schema').map(({ name }) => name))],
+  ])
+  const tables = await query(
+    `select n.nspname || '.' || c.relname as name,
          array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns,
          array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
            and (c.relreplident = 'f' or exists (select from pg_index i where i.indrelid = c.oid and a.attnum = any (i.indkey)
              and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end))) as identity
        from pg_class c join pg_namespace n on n.oid = c.relnamespace
        where c.relkind in ('r', 'p') and n.nspname || '.' || c.relname = any ($1)`,
-      [[...new Set(names.filter(({ kind }) => kind === 'table').map(({ name }) => name))]],
-    )
-    const there = new Set(rowsOf({ name: 'text' }, schemas).map(({ name }) => name))
-    const columns = { name: 'text', columns: 'texts', identity: 'texts' } as const
-    const known = new Map(rowsOf(columns, tables).map((table) => [table.name, table]))
-    return names.flatMap((one): Missing<T>[] => {
-      const { kind, name, column, ofOldRow = false } = one
-      if (kind === 'schema') return there.has(name) ? [] : [one]
-      const table = known.get(name)
-      if (column === undefined || !table) return column === undefined && !table ? [one] : []
-      if (!table.columns.includes(column)) return [one]
-      return ofOldRow && !table.identity.includes(column) ? [{ ...one, isOutsideIdentity: true }] : []
-    })
-  } catch {
-    return []
-  } finally {
-    await client.end().catch(() => undefined)
-  }
+    [[...new Set(names.filter(({ kind }) => kind === 'table').map(({ name }) => name))]],
+  )
+  const there = new Set(rowsOf({ name: 'text' }, schemas).map(({ name }) => name))
+  const columns = { name: 'text', columns: 'texts', identity: 'texts' } as const
+  const known = new Map(rowsOf(columns, tables).map((table) => [table.name, table]))
+  return names.flatMap((one): Missing<T>[] => {
+    const { kind, name, column, ofOldRow = false } = one
+    if (kind === 'schema') return there.has(name) ? [] : [one]
+    const table = known.get(name)
+    if (column === undefined || !table) return column === undefined && !table ? [one] : []
+    if (!table.columns.includes(column)) return [one]
+    return ofOldRow && !table.identity.includes(column) ? [{ ...one, isOutsideIdentity: true }] : []
+  })
 }
 
 /** Says what is wrong with a name, as the rest of a sentence about the field that has it. */

@@ -22,12 +22,12 @@ import type { Log } from '../../engine/log/log.ts'
 import { WatchedLog } from '../engine/wal/source-fixture.ts'
 import { sharedLog } from './shared-log.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
-import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 import type { TestDatabase } from '../services/postgres.ts'
 import { until } from '../waiting.ts'
 
 const KEY = Buffer.alloc(32, 3)
-export const resources = new ResourceStore(new Vault(KEY), { destinations: DESTINATIONS })
+export const resources = new ResourceStore(new Vault(KEY), { destinations: STORED_DESTINATIONS })
 
 export type NodeOptions = Readonly<{
   name: string

@@ -19,7 +19,7 @@ import type { Query } from '../../engine/postgres/query.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
-import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 
 /** A sink "orders" of everything, and as many more as are asked for, in an engine whose actors do not run. */
 async function stage({ more = 0 } = {}) {
@@ -31,7 +31,7 @@ async function stage({ more = 0 } = {}) {
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-engine-'))
   stack.defer(() => rm(folder, { recursive: true, force: true }))
   const log = stack.use(await openEmbeddedLog(folder, { reserveBytes: () => 0 }))
-  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: DESTINATIONS })
+  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: STORED_DESTINATIONS })
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'main')
     const named = { name: 'shop', poolSize: 1, annotations: {}, slotName: 's', publicationName: 'p' }

@@ -12,7 +12,7 @@ import { openStore } from '../../engine/state/store.ts'
 import { createState } from '../services/postgres.ts'
 import { pool as newPool } from '../transforms/function-fixture.ts'
 import { ScriptedEngine } from './scripted-engine.ts'
-import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 
 const MEILISEARCH = { type: 'meilisearch', endpoint_url: 'http://search:7700', api_key: 'a-good-key' }
 
@@ -25,7 +25,7 @@ export async function serve() {
   const stack = new AsyncDisposableStack()
   const { connection } = stack.use(await createState())
   const store = stack.use(await openStore(connection, 3, () => undefined))
-  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: DESTINATIONS })
+  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: STORED_DESTINATIONS })
   const pool = stack.use(newPool())
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'shop')

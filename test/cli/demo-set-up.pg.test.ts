@@ -15,10 +15,10 @@ import { PostgresServer } from '../../engine/postgres/server.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
-import { DESTINATIONS } from '../../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 
 const parts = new AsyncDisposableStack()
-const resources = new ResourceStore(new Vault(Buffer.alloc(32, 7)), { destinations: DESTINATIONS })
+const resources = new ResourceStore(new Vault(Buffer.alloc(32, 7)), { destinations: STORED_DESTINATIONS })
 let folder: string
 let server: PostgresServer
 let store: Store

@@ -12,7 +12,7 @@ import { hashToken } from '../../../engine/state/tokens.ts'
 import type { FunctionPool } from '../../../transforms/sandbox/pool.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
 import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
-import { DESTINATIONS } from '../../../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../../../sinks/destination-types.ts'
 
 /** Builds nothing: a path or Elixir needs none. */
 const refused = async () => assert.fail('nothing is to be built')
@@ -26,7 +26,7 @@ async function stage() {
   const source = stack.use(await createDatabase('create table goods (id int primary key)'))
   const state = stack.use(await createState())
   const store = stack.use(await openStore(state.connection, 3, () => {}))
-  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: DESTINATIONS })
+  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: STORED_DESTINATIONS })
   const apply = (text: string, signal = new AbortController().signal) =>
     applyConfig(
       parseConfig(text, 'shop.yaml', {}, () => NO_QUERY),
@@ -193,7 +193,7 @@ test('a source is asked once for the names of all its sinks, and each that is mi
   assert.ok(proxy.connections - asked <= 3, `${proxy.connections - asked} sessions`)
 })
 
-test('a sink that keeps documents groups only by columns that Postgres tells of deleted rows', async () => {
+test('a sink that keeps documents and groups by columns that Postgres does not tell of deleted rows is paused, until they are told', async () => {
   await using s = await stage()
   const destination = '{ type: elasticsearch, endpoint_url: "http://x", index_name: goods, auth_type: none }'
   await s.source.query('alter table goods add name text')
@@ -201,11 +201,27 @@ test('a sink that keeps documents groups only by columns that Postgres tells of 
     'source: {}, destination: { type: sequin_stream }',
     `source: {}, tables: [{ name: goods, group_column_names: [name] }], destination: ${destination}`,
   )
-  const told = /tables groups by the column name, .* Remedy: alter table public\.goods replica identity full/
-  await assert.rejects(s.apply(yaml), { code: 'CONFIG_INVALID', message: told })
+  const told = /Remedy: alter table public\.goods replica identity full/
+  const status = async () => (await s.load()).sinks[0]?.status
+  const paused = async () => {
+    const notices = await s.apply(yaml)
+    assert.equal(notices.length, 1)
+    assert.match(notices[0] ?? '', /^shop\.yaml:15: the sink "goods" is paused: it groups by the column name, /)
+    assert.match(notices[0] ?? '', told)
+    assert.equal(await status(), 'paused')
+  }
+  await paused()
+  await paused()
   await s.apply(yaml.replace('[name]', '[id]'))
+  assert.equal(await status(), 'active')
+  await paused()
   await s.source.query('alter table goods replica identity full')
   assert.deepEqual(await s.apply(yaml), [])
+  assert.equal(await status(), 'active')
+  await s.source.query('alter table goods replica identity default')
+  const [notice] = await s.apply(yaml)
+  assert.match(notice ?? '', /the sink "goods" groups by the column name/)
+  assert.equal(await status(), 'active', 'one that works goes on')
 })
 
 test('a server that can not be reached is told with its address', async () => {
@@ -276,7 +292,7 @@ test('a file with all secrets puts them in the place of those that were stored u
   const text = config(s.source, `s_${s.source.name}`, endpoint)
   await s.apply(text)
   const [before] = (await s.load()).sinks
-  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: DESTINATIONS })
+  const resources = new ResourceStore(new Vault(randomBytes(32)), { destinations: STORED_DESTINATIONS })
   await assert.rejects(resources.load(s.store.query), { code: 'SECRET_UNREADABLE' })
   const { signal } = new AbortController()
   await applyConfig(parseConfig(text, 'shop.yaml', {}), { store: s.store, resources, signal, pool: NO_SANDBOX })
@@ -285,7 +301,7 @@ test('a file with all secrets puts them in the place of those that were stored u
   assert.deepEqual(endpoints[0]?.encryptedHeaders, { 'x-key': 'a-secret' })
   assert.deepEqual(sinks, [before])
   await s.source.query('select pg_drop_replication_slot($1)', [`s_${s.source.name}`])
-  const yetAnother = new ResourceStore(new Vault(randomBytes(32)), { destinations: DESTINATIONS })
+  const yetAnother = new ResourceStore(new Vault(randomBytes(32)), { destinations: STORED_DESTINATIONS })
   const given = { store: s.store, resources: yetAnother, signal, pool: NO_SANDBOX }
   const { notices } = await applyConfig(parseConfig(text, 'shop.yaml', {}), given)
   assert.match(notices.join(), /all else goes on without its source "shop"/)

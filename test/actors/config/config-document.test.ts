@@ -159,9 +159,10 @@ sinks:
   refused(wrong('routing: by-tenant, ', ''), /destination\.index_name is missing/)
   refused(wrong('sink_type: meilisearch, ', ''), /sink_type is missing/)
   refused(
-    wrong('sink_type: meilisearch', 'sink_type: kafka'),
-    /sink_type is "kafka", which is not supported yet: functions route to webhook, /,
+    wrong('sink_type: meilisearch', 'sink_type: pigeons'),
+    /sink_type is "pigeons", which is no type of destination: functions route to webhook, /,
   )
+  refused(wrong('sink_type: meilisearch', 'sink_type: stream'), /sink_type must be one of webhook, /)
   refused(wrong('type: routing, ', 'type: filter, '), /function "by-tenant": sink_type is only for functions of type routing/)
   refused(VALID.replace('source: {', 'routing: by-tenant\n    source: {'), /routing is not supported by sinks of type sequin_stream/)
 })
@@ -243,7 +244,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
     .replace('pg.internal', '${NO_HOST}')
     .replace('cdc_pub, create_if_not_exists: true', 'cdc_pub, create_if_not_exists: yes, colour: 1')
     .replace('include_tables: [public.goods]', 'include_tables: []')
-    .replace('sequin_stream', 'kafka')
+    .replace('sequin_stream', 'pigeons')
   assert.throws(
     () => parse(`${wrong}  - { name: 7, colour: red, batch_size: 0 }\nsnks: []\nusers: []\n`),
     (error) => {
@@ -257,7 +258,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:16:57: database "shop": publication.create_if_not_exists must be true or false, got a text',
         'tailrace.yaml:16:70: database "shop": publication.colour is not a known field',
         'tailrace.yaml:20:15: sink "goods": source.include_tables must have at least one item or be null',
-        'tailrace.yaml:21:26: sink "goods": destination.type is "kafka", which is not supported yet: the sink "goods" can have sequin_stream, webhook, elasticsearch, meilisearch',
+        'tailrace.yaml:21:26: sink "goods": destination.type is "pigeons", which is no type of destination: the sink "goods" can have sequin_stream, webhook, elasticsearch, meilisearch',
         'tailrace.yaml:22:5: sinks, entry 2: database is missing',
         'tailrace.yaml:22:5: sinks, entry 2: destination is missing',
         'tailrace.yaml:22:13: sinks, entry 2: name must be a text, got a number',
@@ -274,6 +275,20 @@ test('all mistakes of a file are told at once, in its order, each with its line'
   refused(VALID + '  - 1\n'.repeat(60), /sinks, entry \d+: must be a mapping\n… and 10 more$/)
 })
 
+test('what has no effect in files of Sequin is left out, and told with its line', () => {
+  const { notices, databases } = parse(
+    VALID.replace('name: cdc_pub,', 'name: cdc_pub, schemas: [public],').replace(
+      'ssl: verify-full',
+      'ssl: verify-full\n    tables: [{ table_name: goods }]',
+    ),
+  )
+  assert.equal(databases[0]?.input.publicationName, 'cdc_pub')
+  assert.deepEqual(notices, [
+    'tailrace.yaml:15: database "shop": tables is ignored: the publication says which tables are streamed',
+    'tailrace.yaml:17: database "shop": publication.schemas is ignored: a publication that is made has all tables, unless init_sql has another statement',
+  ])
+})
+
 test('every mistake is named with file, line and what was expected', () => {
   refused('', /the file must be a mapping/)
   refused('account: [', /^tailrace\.yaml:\d+:\d+: /)
@@ -283,8 +298,8 @@ test('every mistake is named with file, line and what was expected', () => {
   refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: database "shop": port must be a whole number/)
   refused(VALID.replace('port: 5433', 'prt: 5433'), /prt is not a known field/)
   refused(
-    VALID.replace('sequin_stream', 'kafka'),
-    /^tailrace\.yaml:21:\d+: sink "goods": destination\.type is "kafka", .* the sink "goods" can have sequin_stream, webhook/,
+    VALID.replace('sequin_stream', 'kafak'),
+    /^tailrace\.yaml:21:\d+: sink "goods": destination\.type is "kafak", .* the sink "goods" can have sequin_stream, webhook/,
   )
   refused(
     VALID.replace('database: shop\n    source', 'database: shop\n    batch_size: 0\n    source'),

@@ -27,7 +27,9 @@ function read(code: string, texts: Readonly<{ path: string; secret: string; note
   const slot = { id: 's', name: 's', publication: 'p', status: 'active' } as const
   const database: Database = { ...own, name: 'd', connection, poolSize: 10, annotations: { note: texts.note }, slot }
   const endpoint: HttpEndpoint = { ...own, name: 'e', kind: 'external', url: 'http://h/', headers: {}, encryptedHeaders: { a: 'a-header' } }
-  const resources = exportedResources({ databases: [database], endpoints: [endpoint], functions: [fn], sinks: [] }, account.id)
+  const resources = exportedResources({ databases: [database], endpoints: [endpoint], functions: [fn], sinks: [] }, account.id, {
+    partitions: 1,
+  })
   const stored = { account, databases: [database], endpoints: [endpoint], sinks: [] }
   return [true, false].map((showSensitive) => {
     const yaml = exportYaml(resources, { showSensitive })

@@ -11,7 +11,7 @@ import { openStore } from '../../../engine/state/store.ts'
 import { createDatabase, createState, type TestDatabase } from '../../services/postgres.ts'
 import { databaseEntry } from '../engine-node.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
-import { DESTINATIONS } from '../../../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../../../sinks/destination-types.ts'
 
 const config = (source: TestDatabase, sink: string, { port }: { port: number } = source.connection) => `
 account: { name: shop }
@@ -26,7 +26,7 @@ async function stage() {
   )
   const state = stack.use(await createState())
   const store = stack.use(await openStore(state.connection, 3, () => {}))
-  const withKey = () => new ResourceStore(new Vault(randomBytes(32)), { destinations: DESTINATIONS })
+  const withKey = () => new ResourceStore(new Vault(randomBytes(32)), { destinations: STORED_DESTINATIONS })
   const own = withKey()
   const run = (text: string, isTrial: boolean, resources = own) =>
     applyConfig(parseConfig(text, 'shop.yaml', {}), { store, resources, signal: new AbortController().signal, isTrial })
@@ -40,7 +40,7 @@ async function stage() {
   const load = () => own.load(store.query)
   const exported = async () => {
     const lists = await own.load(store.query)
-    return exportYaml(exportedResources(lists, lists.sinks[0]?.accountId ?? ''), { showSensitive: false })
+    return exportYaml(exportedResources(lists, lists.sinks[0]?.accountId ?? '', { partitions: 1 }), { showSensitive: false })
   }
   return {
     source,

@@ -10,7 +10,7 @@ import { openStore } from '../../../engine/state/store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import { createState } from '../../services/postgres.ts'
 import { until } from '../../waiting.ts'
-import { DESTINATIONS } from '../../../sinks/destination-types.ts'
+import { STORED_DESTINATIONS } from '../../../sinks/destination-types.ts'
 
 const PASSWORD = 'hunter2-of-the-source'
 const input = (name: string, connection: Connection): DatabaseInput => ({
@@ -29,7 +29,7 @@ async function openResources() {
   const parts = new AsyncDisposableStack()
   const db = parts.use(await createState())
   const store = parts.use(await openStore(db.connection, 2, () => {}))
-  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
+  const resources = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: STORED_DESTINATIONS })
   return { db, store, resources, [Symbol.asyncDispose]: () => parts.disposeAsync() }
 }
 
@@ -88,8 +88,8 @@ test('who reads again gets what was written since, also within a transaction and
   await using db = await createState()
   await using store = await openStore(db.connection, 2, () => {})
   const vault = new Vault(Buffer.alloc(32, 1))
-  const resources = new ResourceStore(vault, { destinations: DESTINATIONS })
-  const elsewhere = new ResourceStore(vault, { destinations: DESTINATIONS }) // another process
+  const resources = new ResourceStore(vault, { destinations: STORED_DESTINATIONS })
+  const elsewhere = new ResourceStore(vault, { destinations: STORED_DESTINATIONS }) // another process
   const edit = (query: Query, name: string, batchSize: number, by = resources) =>
     by.saveAccount(query, 'main').then(async (account) => {
       await by.save(query, 'database', { account, input: input('shop', db.connection) })
@@ -134,7 +134,7 @@ test('who reads again gets what was written since, also within a transaction and
 test('reading what nobody has written costs one row, and gives what was read before; an edited sink costs its own row, and where another process wrote it one statement more', async () => {
   await using opened = await openResources()
   const { db, store, resources } = opened
-  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
+  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: STORED_DESTINATIONS })
   const answers: number[] = []
   const counted: Query = async (sql, params) => {
     const answer = await store.query(sql, params)
@@ -183,7 +183,7 @@ test('reading what nobody has written costs one row, and gives what was read bef
 test('what is stored after an edit is known without being read, as whoever reads it has it; what others have written meanwhile is found by the next reading', async () => {
   await using opened = await openResources()
   const { db, store, resources } = opened
-  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: DESTINATIONS })
+  const elsewhere = new ResourceStore(new Vault(Buffer.alloc(32, 1)), { destinations: STORED_DESTINATIONS })
   const account = await resources.saveAccount(store.query, 'main')
   await resources.save(store.query, 'database', { account, input: input('shop', db.connection) })
   const save = (name: string, batchSize: number, by: ResourceStore) =>
@@ -218,7 +218,7 @@ test('a new sink that does not say its partitions gets the default, and keeps wh
   const vault = new Vault(Buffer.alloc(32, 1))
   /** @returns partitions and generation of the sink. @param log the default of the log that the process has */
   const saved = async (log: number, more: object) => {
-    const resources = new ResourceStore(vault, { destinations: DESTINATIONS, partitions: log })
+    const resources = new ResourceStore(vault, { destinations: STORED_DESTINATIONS, partitions: log })
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, 'main')
       await resources.save(query, 'database', { account, input: input('shop', db.connection) })
@@ -265,7 +265,7 @@ test('a state that was encrypted under another key is SECRET_UNREADABLE', async 
     const account = await resources.saveAccount(query, 'main')
     await resources.save(query, 'database', { account, input: input('shop', db.connection) })
   })
-  await assert.rejects(new ResourceStore(new Vault(Buffer.alloc(32, 2)), { destinations: DESTINATIONS }).load(store.query), {
+  await assert.rejects(new ResourceStore(new Vault(Buffer.alloc(32, 2)), { destinations: STORED_DESTINATIONS }).load(store.query), {
     code: 'SECRET_UNREADABLE',
   })
 })
