@@ -2,7 +2,7 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import { isObject } from '../engine/json.ts'
 import { qualified } from '../engine/postgres/table-name.ts'
-import { columns, CommandFailed, print, UsageError } from './command.ts'
+import { columns, CommandFailed, print, printJson, UsageError } from './command.ts'
 import { service, type Access, type Ask } from './running-service.ts'
 
 type Verb = 'start' | 'ls' | 'get' | 'pause' | 'resume' | 'cancel' | 'delete'
@@ -171,8 +171,6 @@ function duration(seconds: number): string {
   if (seconds < 120) return `${seconds} s`
   return seconds < 7_200 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3_600).toFixed(1)} h`
 }
-
-const printJson = (value: unknown): void => print(JSON.stringify(value, undefined, 2))
 
 const shownIn = (body: unknown): Shown => body as Shown // of the same release
 const listIn = ({ data }: Readonly<Record<string, unknown>>): readonly Shown[] =>

@@ -34,6 +34,9 @@ type Description<Verb extends string, O extends Options> = Readonly<{
 export type Command = Readonly<{
   usage: string
   summary: string
+  /** the words that it takes first; none where it takes any */
+  verbs: readonly string[]
+  options: Options
   /** all about it, under the name that it has */
   help: (name: string) => string
   /** @param args what stands behind its name @throws UsageError, CommandFailed, EngineError */
@@ -61,6 +64,8 @@ export function command<const O extends Options = {}, Verb extends string = neve
   return {
     usage,
     summary,
+    verbs: Object.keys(verbs ?? {}),
+    options: { ...options, help: HELP },
     help,
     run(name, args) {
       const { values, positionals } = parsed(args, { help: HELP, ...options }, verbs !== undefined || word !== undefined)
@@ -90,6 +95,8 @@ const oneOf = (verbs: object = {}): string => Object.keys(verbs).join(' or ')
 
 /** Prints a line. */
 export const print = (line: string): void => void process.stdout.write(`${line}\n`)
+/** Prints a value as JSON. */
+export const printJson = (value: unknown): void => print(JSON.stringify(value, undefined, 2))
 
 function helpOf(
   name: string,

@@ -4,7 +4,7 @@
  */
 import { createInterface } from 'node:readline/promises'
 import { styleText } from 'node:util'
-import { CommandFailed, print, UsageError } from './command.ts'
+import { CommandFailed, print, printJson, UsageError } from './command.ts'
 import { configFile, configRequest, interpolatedText } from './config-file.ts'
 import { isEmpty, planText, type Paint, type Plan } from './config-plan.ts'
 import { service, type Access } from './running-service.ts'
@@ -13,7 +13,7 @@ import { writeText } from './text-file.ts'
 /** Where colours are wanted: a terminal, unless NO_COLOR is set. */
 const paint: Paint = (style, text) => styleText(style, text, { stream: process.stdout })
 
-type Options = Access & Readonly<{ 'auto-approve'?: boolean; 'show-sensitive'?: boolean; output?: string }>
+type Options = Access & Readonly<{ 'auto-approve'?: boolean; 'show-sensitive'?: boolean; output?: string; json?: boolean }>
 
 /** Does with a configuration file what the verb says. @throws UsageError; EngineError CONFIG_INVALID, ARGUMENT_INVALID, SERVICE_UNREACHABLE */
 export async function config(verb: 'plan' | 'apply' | 'export' | 'interpolate', file: string, options: Options): Promise<void> {
@@ -32,7 +32,8 @@ export async function config(verb: 'plan' | 'apply' | 'export' | 'interpolate', 
     const ask = await service(options)
     const plan = (await ask('POST', '/config/plan', request)) as Plan // of the same release
     for (const notice of plan.notices) process.stderr.write(`${notice}\n`)
-    process.stdout.write(planText(plan, paint))
+    if (options.json === true) printJson(plan)
+    else process.stdout.write(planText(plan, paint))
     if (verb === 'plan' || isEmpty(plan)) return
     if (!isApproved && !(await approved(file === '-'))) {
       print('Nothing was applied.')
@@ -40,7 +41,7 @@ export async function config(verb: 'plan' | 'apply' | 'export' | 'interpolate', 
       return
     }
     await ask('POST', '/config/apply', request)
-    print('Applied.')
+    if (options.json !== true) print('Applied.')
   }
 }
 

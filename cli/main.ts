@@ -1,12 +1,33 @@
 /** The commands of `tailrace`: finds the one that is meant and tells its failure in words, with the remedy. */
 import { EngineError, ERRORS } from '../engine/errors.ts'
 import { FUNCTION_FIELDS } from '../engine/state/function-kinds.ts'
-import { columns, command, CommandFailed, flag, print, text, UsageError, type Command } from './command.ts'
+import { columns, command, CommandFailed, flag, print, printJson, text, UsageError, type Command } from './command.ts'
+import { SHELLS } from './completion.ts'
 import { version } from './version.ts'
 
 const ACCESS_OPTIONS = {
   token: text('API_TOKEN', 'token of the account; without it that in TAILRACE_TOKEN, or of the demo in the data folder'),
-  url: text('URL', 'where Tailrace listens; http://127.0.0.1:7376, or the port in SERVER_PORT'),
+  url: text('URL', 'where Tailrace listens; without it that in TAILRACE_URL, of the selected context, or http://127.0.0.1:7376'),
+  context: text('NAME', 'takes both from a context (tailrace context add); it may also stand before the command'),
+} as const
+const JSON_OPTION = { json: flag('prints what the API answers') } as const
+const SOURCE_OPTIONS = { ...JSON_OPTION, ...ACCESS_OPTIONS } as const
+const CONTEXT_OPTIONS = {
+  url: text('URL', 'add: where Tailrace listens; without it that in TAILRACE_URL, or http://127.0.0.1:7376'),
+  token: text(
+    'API_TOKEN',
+    'add: its token, which others see in the list of processes; without it that in TAILRACE_TOKEN, or it is asked for',
+  ),
+  select: flag('add: selects it, too; the first one is selected in any case'),
+  json: flag('prints JSON'),
+} as const
+const SINKS_OPTIONS = { yes: flag('delete: without asking'), ...JSON_OPTION, ...ACCESS_OPTIONS } as const
+const MESSAGES_OPTIONS = {
+  state: text('STATE', 'all of a state: open (they wait), failing (of these, those that failed) or discarded; ls also delivered'),
+  order: text('ORDER', 'ls: oldest first, or newest; oldest'),
+  limit: text('N', 'ls: at most so many; 100'),
+  ...JSON_OPTION,
+  ...ACCESS_OPTIONS,
 } as const
 const REPLAY_OPTIONS = {
   to: text('TIME', 'what was committed then or later comes again: 2025-02-03T04:05:06Z'),
@@ -14,6 +35,7 @@ const REPLAY_OPTIONS = {
   offset: text('N', 'the same from a record of the log on, with --partition'),
   partition: text('P', 'the partition that --offset is of'),
   generation: text('G', 'the generation that --offset is of, where that is not the one delivered now'),
+  ...JSON_OPTION,
   ...ACCESS_OPTIONS,
 } as const
 const BACKFILL_OPTIONS = {
@@ -43,6 +65,7 @@ const CONFIG_OPTIONS = {
   'auto-approve': flag('apply: without asking'),
   'show-sensitive': flag('export: with secrets as they are; without it they are shown in part, and stay what they are when applied'),
   output: text('FILE', 'interpolate: where the result goes; the standard output'),
+  json: flag('plan, apply: prints the plan as the API answers it'),
   ...ACCESS_OPTIONS,
 } as const
 const TYPES_OPTIONS = {
@@ -51,7 +74,8 @@ const TYPES_OPTIONS = {
 } as const
 
 // Each command loads its own modules, so that `tailrace version` doesn't wait for a database driver.
-const COMMANDS: Readonly<Record<string, Command>> = {
+/** The commands by their names. */
+export const COMMANDS: Readonly<Record<string, Command>> = {
   start: command({
     summary: 'run the service: an embedded PostgreSQL with a demo, or what PG_URL and CONFIG_FILE_PATH say',
     examples: ['tailrace start', 'CONFIG_FILE_PATH=tailrace.yaml SERVER_PORT=8080 tailrace start'],
@@ -72,8 +96,8 @@ const COMMANDS: Readonly<Record<string, Command>> = {
       'accept-gap': 'a source that stopped because changes are missing goes on without them',
     },
     word: ['NAME', 'of the database'],
-    options: ACCESS_OPTIONS,
-    examples: ['tailrace source retry shop --token a-good-token'],
+    options: SOURCE_OPTIONS,
+    examples: ['tailrace source retry shop', 'tailrace source accept-gap shop'],
     run: async ({ verb, word, values }) => (await import('./source.ts')).source(verb, word, values),
   }),
   sink: command({
@@ -84,6 +108,69 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     options: REPLAY_OPTIONS,
     examples: ['tailrace sink replay orders --to 2025-02-03T04:05:06Z'],
     run: async ({ word, values }) => (await import('./sink.ts')).replay(word, values),
+  }),
+  context: command({
+    usage: 'add | ls | select | info | rm [NAME] [options]',
+    summary: 'name services with their tokens, and select the one that commands ask',
+    verbs: {
+      add: 'keeps an address and its token, in a file that only its owner can read; one of that name is replaced',
+      ls: 'lists them; the selected one has a *',
+      select: 'commands ask this one from now on',
+      info: 'shows one, or the selected one, with enough of its token to know it',
+      rm: 'forgets one',
+    },
+    word: ['[NAME]', 'of the context'],
+    options: CONTEXT_OPTIONS,
+    examples: [
+      'tailrace context add prod --url https://tailrace.example.com',
+      'tailrace context add local --url http://127.0.0.1:7376 < token.txt',
+      'tailrace context select prod',
+      'tailrace --context prod sinks ls',
+    ],
+    run: async ({ verb, word, values }) => (await import('./context.ts')).context(verb, word, values),
+  }),
+  sinks: command({
+    usage: 'ls | get | pause | resume | create | delete [SINK…|FILE] [options]',
+    summary: 'show, pause, make and delete sinks',
+    verbs: {
+      ls: 'lists them with their health',
+      get: 'shows one with its settings and each check of its health',
+      pause: 'delivers nothing until resume; what comes meanwhile is kept',
+      resume: 'goes on',
+      create: 'makes one from a file, as it would stand in the configuration file ("-": the standard input)',
+      delete: 'deletes it, with everything that waits there',
+    },
+    word: ['[SINK]', 'its name; of create the file'],
+    more: ['MORE', 'further sinks'],
+    options: SINKS_OPTIONS,
+    examples: [
+      'tailrace sinks ls',
+      'tailrace sinks get orders --json',
+      'tailrace sinks pause orders customers',
+      'tailrace sinks create orders.yaml',
+      'tailrace sinks delete orders --yes',
+    ],
+    run: async ({ verb, word, more, values }) => (await import('./sinks.ts')).sinks(verb, word === '' ? [] : [word, ...more], values),
+  }),
+  messages: command({
+    usage: 'ls | get | redeliver | acknowledge | discard SINK [ID…] [options]',
+    summary: 'look at the messages of a sink that wait, failed, were given up or delivered, and edit them',
+    verbs: {
+      ls: 'lists those that wait outside the log, or were discarded',
+      get: 'shows one with its content, what functions make of it, and its attempts',
+      redeliver: 'delivers them again at once',
+      acknowledge: 'drops them as if they had been delivered',
+      discard: 'gives them up; they stay on record',
+    },
+    word: ['SINK', 'its name'],
+    more: ['ID', 'of a message, as ls shows it'],
+    options: MESSAGES_OPTIONS,
+    examples: [
+      'tailrace messages ls orders --state failing',
+      'tailrace messages redeliver orders --state failing',
+      'tailrace messages ls orders --json',
+    ],
+    run: async ({ verb, word, more, values }) => (await import('./messages.ts')).messages(verb, { sink: word, ids: more }, values),
   }),
   backfill: command({
     usage: 'start | ls | get | pause | resume | cancel | delete SINK [TABLE…] [options]',
@@ -158,7 +245,22 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     examples: ['tailrace types shop --output shop.ts'],
     run: async ({ word, values }) => (await import('./types.ts')).types(word, values),
   }),
-  version: command({ summary: 'print the version', run: () => print(version()) }),
+  completion: command({
+    usage: 'bash | zsh | fish',
+    summary: 'print the script by which a shell completes these commands',
+    verbs: SHELLS,
+    examples: [
+      'tailrace completion bash >> ~/.bashrc',
+      'tailrace completion zsh >> ~/.zshrc',
+      'tailrace completion fish > ~/.config/fish/completions/tailrace.fish',
+    ],
+    run: async ({ verb }) => void process.stdout.write((await import('./completion.ts')).completion(verb, COMMANDS)),
+  }),
+  version: command({
+    summary: 'print the version',
+    options: { json: flag('prints JSON') },
+    run: ({ values }) => (values.json === true ? printJson({ version: version() }) : print(version())),
+  }),
   help: command({
     usage: '[COMMAND]',
     summary: 'print this, or all about a command, as COMMAND --help does',
@@ -173,7 +275,7 @@ const commandOf = (name: string): Command | undefined => (Object.hasOwn(COMMANDS
 const help = (): string => `usage:
 ${columns(Object.entries(COMMANDS).map(([name, { usage, summary }]) => [`tailrace ${name} ${usage}`.trimEnd(), summary]))}
 
-COMMAND --help explains its options. Settings are environment variables: docs/configuration.md lists them.`
+COMMAND --help explains its options. Exit codes: 0 done, 1 it failed, 2 it was not understood. Settings are environment variables: docs/configuration.md lists them.`
 
 const ALIASES: ReadonlyMap<string, string> = new Map([
   ['--help', 'help'],
@@ -187,7 +289,7 @@ const ALIASES: ReadonlyMap<string, string> = new Map([
  * @param argv the arguments behind the program's name
  */
 export async function main(argv: readonly string[]): Promise<void> {
-  const [first = 'help', ...args] = argv
+  const [first = 'help', ...args] = withContextBehind(argv)
   const name = ALIASES.get(first) ?? first
   const found = commandOf(name)
   if (!found) return failed(`tailrace: unknown command "${name}"\n\n${help()}`, 2)
@@ -202,6 +304,13 @@ export async function main(argv: readonly string[]): Promise<void> {
     if (error instanceof EngineError) return failed(inWords(error))
     failed(`tailrace ${name}: ${error instanceof Error ? error.stack : String(error)}`)
   }
+}
+
+/** Options stand behind a command; only that of the context may stand before it. */
+function withContextBehind(argv: readonly string[]): readonly string[] {
+  const [first = '', second, ...more] = argv
+  if (first === '--context' && second !== undefined) return more.length > 0 ? [...more, first, second] : argv
+  return first.startsWith('--context=') && second !== undefined ? [second, ...more, first] : argv
 }
 
 function failed(words: string, exitCode = 1): void {

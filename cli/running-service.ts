@@ -2,24 +2,42 @@
 import { EngineError } from '../engine/errors.ts'
 import { fieldsOf } from '../engine/json.ts'
 import { CommandFailed } from './command.ts'
+import { contextNamed, loadContexts } from './contexts.ts'
 import { loadDemoAccess } from './demo.ts'
 import { readSettings } from './settings.ts'
 
 /** The options that say where a running Tailrace is. */
-export type Access = Readonly<{ token?: string | undefined; url?: string | undefined }>
+export type Access = Readonly<{ token?: string | undefined; url?: string | undefined; context?: string | undefined }>
+/** A running Tailrace, and a token for it. */
+export type Service = Readonly<{ url: string; token: string }>
 type Body = Readonly<Record<string, unknown>>
 /** The function that asks the API. @param path below /api @throws EngineError SERVICE_UNREACHABLE, CONFIG_INVALID; CommandFailed: it refuses, in its words */
 export type Ask = (method: 'GET' | 'POST' | 'PATCH' | 'DELETE', path: string, body?: object) => Promise<Body>
 
 const NO_TOKEN =
-  'an API token is missing: set TAILRACE_TOKEN to an API token of the account, or give --token, which others can see in the list of processes. Only the token of a demo is found by itself'
+  'an API token is missing: set TAILRACE_TOKEN to an API token of the account, or give --token, which others can see in the list of processes. Or keep both once: tailrace context add NAME. Only the token of a demo is found by itself'
 
-/** Finds the service and a token for it. @throws CommandFailed: no token is known */
+/**
+ * Finds the service that is meant and a token for it: what options say stands before what the context of --context says, that before the
+ * environment, and that before the context which is selected. The token of a context goes to the address of that context alone,
+ * unless both are named.
+ * @throws CommandFailed: no token is known, or no such context
+ */
+export async function serviceOf({ token, url, context }: Access): Promise<Service> {
+  const { dataFolder, server, token: ownToken, url: ownUrl } = readSettings()
+  const isSaid = [token, url, ownToken, ownUrl].some((one) => one !== undefined)
+  const contexts = context === undefined && isSaid ? undefined : loadContexts()
+  const name = context ?? contexts?.selected
+  const chosen = name === undefined ? undefined : contextNamed(name, contexts)
+  const known = token ?? chosen?.token ?? ownToken ?? (await loadDemoAccess(dataFolder).catch(() => undefined))?.token
+  if (known === undefined) throw new CommandFailed(NO_TOKEN, 2)
+  return { url: (url ?? chosen?.url ?? ownUrl ?? `http://127.0.0.1:${server.port}`).replace(/\/+$/, ''), token: known }
+}
+
+/** Finds the service, and a way to ask it. @throws CommandFailed: no token is known */
 export async function service(access: Access): Promise<Ask> {
-  const { dataFolder, server, token: ownToken } = readSettings()
-  const token = access.token ?? ownToken ?? (await loadDemoAccess(dataFolder).catch(() => undefined))?.token
-  if (token === undefined) throw new CommandFailed(NO_TOKEN, 2)
-  const base = `${access.url ?? `http://127.0.0.1:${server.port}`}/api`
+  const { url, token } = await serviceOf(access)
+  const base = `${url}/api`
   return async (method, path, form) => {
     const { isRefused, body } = await answerOf(method, base + path, token, form)
     if (!isRefused) return body

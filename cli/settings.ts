@@ -37,6 +37,10 @@ export type Settings = Readonly<{
   hasTestEndpoints: boolean
   /** of an account, for commands that ask a running service */
   token: string | undefined
+  /** where a running service listens that commands ask; absent: on this machine, at the port of `server` */
+  url: string | undefined
+  /** folder of what this user set commands to; absent: the usual one below the home */
+  configHome: string | undefined
   /** where the other processes reach this one; absent: made of the address it listens on */
   nodeAddress: string | undefined
   /** bound of all read-ahead windows together; absent: by the machine's memory */
@@ -154,6 +158,11 @@ export const VARIABLES = {
     'API token for commands that ask a running service, as --token, which others see in the list of processes',
     true,
   ),
+  TAILRACE_URL: variable(
+    Type.String({ pattern: '^https?://[^?#\\s@]+$' }),
+    'where the service listens that commands ask, as --url; http://127.0.0.1 with the port in SERVER_PORT',
+  ),
+  XDG_CONFIG_HOME: variable(text, 'folder in which commands keep their contexts, below tailrace/ (~/.config)'),
   TAILRACE_FUNCTION_THREADS: variable(
     Type.Integer({ minimum: 1, maximum: 64 }),
     'threads that run functions (as many as cores, from 3 to 8); one function has all of them but one at most',
@@ -242,6 +251,8 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
     hasTestEndpoints: string('TAILRACE_TEST_ENDPOINTS') === 'true',
     token: string('TAILRACE_TOKEN'),
+    url: string('TAILRACE_URL'),
+    configHome: string('XDG_CONFIG_HOME'),
     functions: { threads: integer('TAILRACE_FUNCTION_THREADS'), memoryMb: integer('TAILRACE_FUNCTION_MEMORY_MB') ?? 512 },
     maxMessageMb: integer('MAX_MESSAGE_MB') ?? 64,
     backfills: backfillLimits(values),

@@ -1,23 +1,28 @@
 /** `tailrace sink replay NAME`: sets a sink of a running Tailrace back, through its API. */
 import { isObject } from '../engine/json.ts'
-import { print, UsageError } from './command.ts'
+import { print, printJson, UsageError } from './command.ts'
 import { service, type Access } from './running-service.ts'
 
 type Place = Readonly<Partial<Record<'to' | 'lsn' | 'offset' | 'partition' | 'generation', string>>>
 
 /** Sets a sink back to a place. @throws UsageError: none, or several; EngineError SERVICE_UNREACHABLE */
-export async function replay(name: string, { to, lsn, offset, partition, generation, ...access }: Place & Access): Promise<void> {
+export async function replay(
+  name: string,
+  { to, lsn, offset, partition, generation, json, ...access }: Place & Access & Readonly<{ json?: boolean }>,
+): Promise<void> {
   if ([to, lsn, offset].filter((place) => place !== undefined).length !== 1) throw new UsageError('give one of --to, --lsn and --offset')
   const numbers = Object.entries({ offset, partition, generation }).flatMap(([field, text]) =>
     text === undefined ? [] : [[field, numberOf(text)]],
   )
   const ask = await service(access)
   // what is left out is no member of the JSON
-  const { partitions, messages, from } = await ask('POST', `/sinks/${encodeURIComponent(name)}/replay`, {
+  const answer = await ask('POST', `/sinks/${encodeURIComponent(name)}/replay`, {
     time: to,
     lsn,
     ...Object.fromEntries(numbers),
   })
+  if (json === true) return printJson(answer)
+  const { partitions, messages, from } = answer
   if (!isObject(from)) return print(`Nothing has come to "${name}" since: it stays where it is.`)
   const where = partitions === 1 ? '' : `, in ${String(partitions)} partitions`
   const again =

@@ -1,6 +1,7 @@
 /** `npm run docs`: writes the pages that are a table of the code, so that they can't drift from it. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { COMMANDS } from '../cli/main.ts'
 import { IGNORED, VARIABLES } from '../cli/settings.ts'
 import { ERRORS } from '../engine/errors.ts'
 import { Metrics, type Subject } from '../engine/metrics.ts'
@@ -9,10 +10,40 @@ import { AGAIN, CELLS, FAULTS, LEFT_OUT, LOST, MEMORIES, type Cell } from './rec
 
 /** Page by file name. */
 export function generatedPages(): Readonly<Record<string, string>> {
-  return { 'errors.md': errorCatalogue(), 'metrics.md': metrics(), 'recovery.md': recovery(), 'settings.md': settings() }
+  return {
+    'cli.md': commands(),
+    'errors.md': errorCatalogue(),
+    'metrics.md': metrics(),
+    'recovery.md': recovery(),
+    'settings.md': settings(),
+  }
 }
 
 const cell = (text: string): string => text.replaceAll('|', '\\|').replaceAll('\n', ' ')
+
+function commands(): string {
+  const list = Object.entries(COMMANDS).map(([name, { summary }]) => `| [\`${name}\`](#${name}) | ${cell(summary)} |`)
+  const each = Object.entries(COMMANDS).map(([name, { help }]) => `## ${name}\n\n\`\`\`\n${help(name)}\n\`\`\`\n`)
+  return `# The command
+
+\`tailrace\`, or \`npx tailrace\` in a clone, runs the service and asks one that runs. \`tailrace COMMAND --help\` prints what stands below.
+This page is made from the commands by \`npm run docs\`.
+
+| command | what it does |
+|---|---|
+${list.join('\n')}
+
+- **Which service.** Options (\`--url\`, \`--token\`) stand before the context that \`--context\` names, that before \`TAILRACE_URL\` and
+  \`TAILRACE_TOKEN\`, and these before the context that is selected. Without any of them it is the service of this machine with its demo. A
+  token on the command line is seen by all users of the machine: set \`TAILRACE_TOKEN\`, or keep it once with \`tailrace context add\`. Contexts are
+  in \`~/.config/tailrace/contexts.json\`, which only its owner can read.
+- **Exit codes.** 0: done. 1: it failed, or what was looked at is not well. 2: it was not understood, or something that it needs is missing, such as a token.
+- **For programs.** \`--json\` prints JSON to the standard output, where a command has something to tell. What goes wrong, and progress, goes to the standard error. Colours
+  and progress are for terminals alone; \`NO_COLOR\` turns colours off.
+- **Completion** for bash, zsh and fish: [completion](#completion).
+
+${each.join('\n')}`
+}
 
 function errorCatalogue(): string {
   const rows = Object.entries(ERRORS)

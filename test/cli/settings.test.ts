@@ -27,6 +27,8 @@ test('with nothing set, everything has its default and the state database is the
     nodeAddress: undefined,
     hasTestEndpoints: false,
     token: undefined,
+    url: undefined,
+    configHome: undefined,
     functions: { threads: undefined, memoryMb: 512 },
     maxMessageMb: 64,
     backfills: {},
