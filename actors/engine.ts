@@ -32,6 +32,7 @@ import type { HttpEndpoint } from '../engine/state/destinations.ts'
 import type { Database, Sink } from '../engine/state/resources.ts'
 import { takesTable } from '../engine/state/source-filter.ts'
 import type { Store } from '../engine/state/store.ts'
+import type { TokenMemory } from '../engine/state/token-memory.ts'
 import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
 import type { SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
@@ -70,6 +71,8 @@ type EngineOptions = Readonly<{
   logger: Logger
   /** what runs functions; it is stopped after the engine, by the code that made it */
   functions: FunctionPool
+  /** the API tokens, which are read apart from the resources */
+  tokens: Pick<TokenMemory, 'load'>
   /** where sinks may send */
   egress: Egress
   /** this process among those that share the state database: owners are recorded by its id */
@@ -87,7 +90,7 @@ const MB = 1024 * 1024
 /** The calls that a process passes to its own engine when another process of the cluster makes them. */
 export type LocalEngine = Omit<Engine, 'start' | 'stop' | 'appliedPrint'>
 /** The calls that the API makes to an engine, which serves one process or a whole cluster. */
-export type EngineVerbs = Omit<LocalEngine, 'among' | 'holdSink' | 'releaseSink' | 'ownersChanged'>
+export type EngineVerbs = Omit<LocalEngine, 'among' | 'holdSink' | 'releaseSink' | 'ownersChanged' | 'loadTokens'>
 
 /** Runs the sources and sinks of this process, and answers what is asked of them. */
 export class Engine {
@@ -304,6 +307,11 @@ export class Engine {
       await take(await resources.load(store.query))
     })
     await this.#nextReload
+  }
+
+  /** Settles when the API tokens that are stored at this moment are those that work here. */
+  loadTokens(): Promise<void> {
+    return this.#options.tokens.load()
   }
 
   /** Names the state of the resources that has taken effect here last; undefined: none has. */

@@ -5,6 +5,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { ConfigOutcome } from '../actors/config/config-apply.ts'
 import type { ConfigEdits } from '../actors/config/config-edits.ts'
 import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from '../actors/config/given-config.ts'
+import { requireScope } from './http/auth.ts'
 import { objectBody, queryOf, type Operation } from './http/operation.ts'
 import { checker } from '../actors/resources/form.ts'
 import { RESOURCE_TYPES } from '../engine/state/resource-store.ts'
@@ -31,7 +32,7 @@ const Change = Type.Object({
   resource_type: Type.Union([...RESOURCE_TYPES, 'api_token'].map((type) => Type.Literal(type))),
   action: Type.Union(
     ['create', 'update', 'delete'].map((action) => Type.Literal(action)),
-    { description: 'delete: the file lacks it; nothing is ever deleted' },
+    { description: 'delete: the file lacks it, and it stays; an API token that a file made goes' },
   ),
   name: Type.String(),
   old: Form,
@@ -68,13 +69,13 @@ export function configOperations(port: ConfigPort): Operation[] {
       paths: ['/api/config/plan'],
       summary: 'What applying a configuration file would change',
       description: 'Checks the file as applying it does, and changes nothing.',
-      auth: true,
+      scope: 'manage',
       body: ConfigIn,
       maxBodyBytes: MAX_BYTES,
       answer: { description: 'What would change.', schema: PlanOut },
       errors: [400, 413, 422, 429, 503],
       handle: async (request, reply, account) => {
-        const outcome = await port.plan(account, checkConfig(objectBody(request)), goneWith(reply))
+        const outcome = await port.plan(account, checkConfig(objectBody(request)), askerOf(request, reply))
         const { changes, notices } = outcome
         return { changes, actions: described(outcome), notices }
       },
@@ -85,14 +86,14 @@ export function configOperations(port: ConfigPort): Operation[] {
       paths: ['/api/config/apply'],
       summary: 'Apply a configuration file',
       description:
-        'All of it or nothing: resources are created or updated by their names, and never deleted. Sinks take their changes in without a restart when the answer comes. Secrets may be given as an export shows them: those stay.',
-      auth: true,
+        'All of it or nothing: resources are created or updated by their names, and never deleted; API tokens that a file made go when its section api_tokens no longer names them. Sinks take their changes in without a restart when the answer comes. Secrets may be given as an export shows them: those stay.',
+      scope: 'manage',
       body: ConfigIn,
       maxBodyBytes: MAX_BYTES,
       answer: { description: 'What was changed.', schema: ApplyOut },
       errors: [400, 413, 422, 429, 503],
       handle: async (request, reply, account) => {
-        const outcome = await port.apply(account, checkConfig(objectBody(request)), goneWith(reply))
+        const outcome = await port.apply(account, checkConfig(objectBody(request)), askerOf(request, reply))
         const { resources, changes, notices } = outcome
         return {
           resources: resources.map(({ type, id, shown }) => ({ resource_type: type, id, ...shown })),
@@ -108,7 +109,7 @@ export function configOperations(port: ConfigPort): Operation[] {
       paths: ['/api/config/export'],
       summary: 'The resources of the account as a configuration file',
       description: 'Without account and tokens. Applying it again changes nothing, also while its secrets are shown in part.',
-      auth: true,
+      scope: 'read',
       query: ExportQuery,
       answer: { description: 'The file.', schema: Type.Object({ yaml: Type.String() }) },
       errors: [400, 503],
@@ -117,16 +118,17 @@ export function configOperations(port: ConfigPort): Operation[] {
   ]
 }
 
-/** Aborted when the client has closed its connection before the answer. */
-function goneWith({ raw }: FastifyReply): AbortSignal {
+/** Says who asks: the client has gone when it has closed its connection before the answer. */
+function askerOf(request: FastifyRequest, { raw }: FastifyReply): Parameters<ConfigPort['apply']>[2] {
   const gone = new AbortController()
   raw.once('close', () => gone.abort())
-  return gone.signal
+  return { gone: gone.signal, refuseTokens: () => requireScope(request, 'admin', 'A file with api_tokens') }
 }
 
-/** @throws EngineError REQUEST_INVALID */
+/** @throws EngineError REQUEST_INVALID, SCOPE_MISSING */
 function isSensitiveShown(request: FastifyRequest): boolean {
   const { 'show-sensitive': dashed, show_sensitive: shown = dashed } = queryOf(request)
+  if (shown === 'true') requireScope(request, 'admin', 'show-sensitive')
   if (shown === undefined || shown === 'false' || shown === 'true') return shown === 'true'
   throw new EngineError('REQUEST_INVALID', 'show-sensitive must be true or false.')
 }

@@ -24,7 +24,7 @@ export function databaseOperations({ engine, resources }: Readonly<{ engine: Eng
       summary: 'Go on although changes are missing',
       description:
         'For a source that has stopped at SLOT_GAP, SOURCE_WENT_BACK, LOG_CHANGED, LOG_WENT_BACK or STATE_WENT_BACK: it gives up the changes its error names and starts again. Touch the rows of its tables then.',
-      auth: true,
+      scope: 'manage',
       answer: {
         description: 'The source starts again; `accepted` is what it had stopped at.',
         schema: Type.Object({ success: Type.Literal(true), accepted: Type.String() }),
@@ -42,7 +42,7 @@ export function databaseOperations({ engine, resources }: Readonly<{ engine: Eng
       summary: 'Let a source try again',
       description:
         'For a source that has stopped at something that was mended since (SLOT_MISSING, TLS_REFUSED, …), or that waits for its next try. One that streams goes on as it is.',
-      auth: true,
+      scope: 'manage',
       answer: {
         description:
           'How the source is after the try, at the latest after 12 s: `streaming`, or a state with the `code`, `reason` and `remedy` of what it stopped at.',

@@ -167,7 +167,7 @@ export function functionOperations(ports: FunctionPorts): Operation[] {
   }
   const trial = {
     methods: ['POST'],
-    auth: true,
+    scope: 'manage',
     maxBodyBytes: MAX_BYTES,
     exactNumbers: true,
     answer: { description: 'For each message what came of it.', schema: TestOut },

@@ -104,7 +104,7 @@ export function infoOperations({
       paths: ['/'],
       summary: 'What this is',
       description: 'Where to go from here. Probes that ask for the root of a service get their 200.',
-      auth: false,
+      scope: 'open',
       answer: { description: 'Its name, and its addresses.', schema: About },
       handle: () => ({
         name: 'Tailrace',
@@ -121,7 +121,7 @@ export function infoOperations({
       methods: ['GET'],
       paths: ['/health', '/api/health'],
       summary: 'Liveness',
-      auth: false,
+      scope: 'open',
       answer: { description: 'The process answers.', schema: Type.Object({ ok: Type.Literal(true), rev: Type.String() }) },
       handle: () => ({ ok: true, rev: version }),
     },
@@ -130,7 +130,7 @@ export function infoOperations({
       methods: ['GET'],
       paths: ['/health/ready', '/api/health/ready'],
       summary: 'Readiness',
-      auth: false,
+      scope: 'open',
       answer: {
         description: 'Every source streams.',
         schema: Type.Object({ ok: Type.Boolean(), waiting: Type.Array(Waiting) }),
@@ -149,7 +149,7 @@ export function infoOperations({
       methods: ['GET'],
       paths: ['/info/version', '/api/info/version'],
       summary: 'Version',
-      auth: false,
+      scope: 'open',
       answer: { description: 'The version that runs.', schema: Type.Object({ version: Type.String() }) },
       handle: () => ({ version }),
     },
@@ -160,7 +160,7 @@ export function infoOperations({
       summary: 'Version, streams, nodes, and the state of every actor',
       description:
         'The streams of the account with their readers, as they were at most some seconds ago. Every live process of the cluster: the sources it streams, the sink partitions it serves, and its actors. One that does not answer within a second is listed as not reachable.',
-      auth: true,
+      scope: 'read',
       answer: {
         description: 'Actors of the account, and those of the process.',
         schema: Type.Object({ version: Type.String(), streams: Type.Array(StreamOut), nodes: Type.Array(NodeOut) }),

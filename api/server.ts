@@ -16,9 +16,10 @@ import { urlOf } from '../engine/net/http.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
-import { accountOf, tokenInvalid } from './http/auth.ts'
+import { callerOf, requireScope } from './http/auth.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
+import type { TokenLookup } from '../engine/state/token-memory.ts'
 import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './http/error-answers.ts'
 import { FailedRequests } from './http/failed-requests.ts'
 import { withoutNulls } from '../actors/resources/form.ts'
@@ -35,6 +36,7 @@ import { JSON_TYPE, type Operation } from './http/operation.ts'
 import { addPeerRoutes, type ServedCluster } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
 import type { ResourcePorts } from './http/resource-routes.ts'
+import { tokenOperations, type TokenPort } from './token-routes.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
 import { pullOperations } from './sinks/pull-routes.ts'
 import { Strangers } from './http/strangers.ts'
@@ -46,6 +48,10 @@ export type ApiOptions = Readonly<{
   port: number
   engine: EngineVerbs
   resources: ResourceLookup
+  /** whoever has one may ask what its scopes allow */
+  tokens: TokenLookup
+  /** absent: tokens can't be managed here */
+  tokenEdits?: TokenPort
   edits: ResourcePorts['edits']
   /** absent: backfills can't be managed here */
   backfills?: BackfillPorts['backfills']
@@ -90,6 +96,8 @@ const LIMITS: Limits = {
 export interface ApiServer extends AsyncDisposable {
   /** such as "http://127.0.0.1:7376" */
   readonly url: string
+  /** what it serves */
+  readonly operations: readonly Operation[]
   /** @param graceMs for what is under way; 10 s when absent */
   stop(graceMs?: number): Promise<void>
 }
@@ -102,12 +110,6 @@ const MAX_NAME_LENGTH = 1_000
 const STOP_GRACE_MS = 10_000
 /** The account of a request that needs no token. */
 const NO_ACCOUNT: Account = Object.freeze({ id: '', name: '' })
-
-declare module 'fastify' {
-  interface FastifyRequest {
-    account: Account | null
-  }
-}
 
 /** Starts the API; it listens when this settles. @throws EngineError PORT_UNAVAILABLE */
 export async function startApi(options: ApiOptions): Promise<ApiServer> {
@@ -127,22 +129,23 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     throw portUnavailable('SERVER_PORT', host, port, cause)
   }
   const stop = stopOnce(app, receives)
-  return { url: urlOf(app.server), stop, [Symbol.asyncDispose]: () => stop() }
+  return { url: urlOf(app.server), operations, stop, [Symbol.asyncDispose]: () => stop() }
 }
 
 /** Gathers the routes of everything that is served. */
 function operationsOf(
-  { engine, resources, edits, backfills, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
+  { engine, resources, tokens, tokenEdits, edits, backfills, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
   receives: OpenReceives,
 ): Operation[] {
   const operations = [
-    ...pullOperations({ engine, resources, receives }),
+    ...pullOperations({ engine, resources, tokens, receives }),
     ...sinkOperations({ engine, resources, edits, backfills }),
     ...(backfills ? backfillOperations({ engine, resources, backfills }) : []),
     ...messageOperations({ engine, resources }),
     ...(functions ? functionOperations({ engine, edits, ...functions }) : []),
     ...(config ? configOperations(config) : []),
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),
+    ...(tokenEdits ? tokenOperations(tokenEdits) : []),
     ...databaseOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]
@@ -152,7 +155,7 @@ function operationsOf(
     methods: ['GET'],
     paths: ['/api/openapi.json'],
     summary: 'This document',
-    auth: false,
+    scope: 'open',
     answer: { description: 'OpenAPI 3.1.', schema: Type.Object({ openapi: Type.String() }, { additionalProperties: true }) },
     handle: (_request, reply) => {
       reply.header('content-type', JSON_TYPE)
@@ -163,7 +166,7 @@ function operationsOf(
 }
 
 function newServer(
-  { logger, metrics, resources }: ApiOptions,
+  { logger, metrics, tokens }: ApiOptions,
   { headersMs, requestMs, checkEveryMs, connections }: Limits,
   strangers: Strangers,
 ): FastifyInstance {
@@ -183,7 +186,7 @@ function newServer(
   })
   app.server.maxConnections = connections
   app.server.on('connection', (socket) => strangers.take(socket))
-  app.decorateRequest('account', null)
+  app.decorateRequest('caller', null)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'string' }, async (request: FastifyRequest, body: string) =>
     parsedBody(body, request.routeOptions.config.exactNumbers === true),
@@ -205,8 +208,8 @@ function newServer(
   /** Before anything is done for a request: who asks. @returns false: it gets no answer */
   function isAdmitted(request: FastifyRequest, reply: FastifyReply): boolean {
     const { socket, headers } = request.raw
-    request.account = accountOf(headers.authorization, resources) ?? null
-    if (request.account) strangers.know(socket)
+    request.caller = callerOf(headers.authorization, tokens) ?? null
+    if (request.caller) strangers.know(socket)
     else if (!request.routeOptions.config.isPeer && !strangers.admit(socket, reply.raw)) {
       reply.hijack()
       return false
@@ -238,7 +241,7 @@ function parsedBody(text: string, exactNumbers: boolean): unknown {
 }
 
 function addRoutes(app: FastifyInstance, operation: Operation): void {
-  const { methods, paths, auth, body, maxBodyBytes, exactNumbers, head, handle } = operation
+  const { methods, paths, scope, body, maxBodyBytes, exactNumbers, head, handle } = operation
   for (const path of paths) {
     app.route({
       method: [...methods],
@@ -247,14 +250,15 @@ function addRoutes(app: FastifyInstance, operation: Operation): void {
       config: { exactNumbers },
       ...(maxBodyBytes && { bodyLimit: maxBodyBytes }),
       // before the body is read, so that a stranger can't make us read it
-      ...(auth && {
+      ...(scope !== 'open' && {
         onRequest: (request, _reply, done) => {
-          done(request.account ? undefined : tokenInvalid(request.headers.authorization))
+          requireScope(request, scope)
+          done()
         },
       }),
       handler: (request, reply) => {
         if (body) request.body = withoutNulls(body, request.body)
-        return handle(request, reply, request.account ?? NO_ACCOUNT)
+        return handle(request, reply, request.caller?.account ?? NO_ACCOUNT)
       },
     })
   }

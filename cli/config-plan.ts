@@ -29,7 +29,10 @@ const MAX_COMPARED = 2_000
 const madeOn = ({ actions, notices }: Plan) => actions.filter(({ description }) => !notices.includes(description))
 
 /** Tells whether applying a plan would do nothing. */
-export const isEmpty = (plan: Plan): boolean => madeOn(plan).length === 0 && plan.changes.every(({ action }) => action === 'delete')
+export const isEmpty = (plan: Plan): boolean => madeOn(plan).length === 0 && plan.changes.every(stays)
+
+/** Whether it isn't in the file, and stays all the same; a token goes. */
+const stays = ({ resource_type, action }: ResourceChange): boolean => action === 'delete' && resource_type !== 'api_token'
 
 /** Writes a plan for people. */
 export function planText(plan: Plan, paint: Paint): string {
@@ -37,17 +40,22 @@ export function planText(plan: Plan, paint: Paint): string {
   const parts = changes.map((change) => changeText(change, paint))
   const made = madeOn(plan).map(({ description }) => `${paint('green', '+')} ${description}\n`)
   const count = (action: ResourceChange['action']) => changes.filter((change) => change.action === action).length
-  const [created, updated, missing] = [count('create'), count('update'), count('delete')]
-  const does = [...(created > 0 ? [`${created} to create`] : []), ...(updated > 0 ? [`${updated} to change`] : [])]
-  const stays = missing > 0 ? `; ${missing} not in the file, which ${missing === 1 ? 'stays' : 'stay'}` : ''
+  const missing = changes.filter(stays).length
+  const [created, updated, revoked] = [count('create'), count('update'), count('delete') - missing]
+  const does = [
+    ...(created > 0 ? [`${created} to create`] : []),
+    ...(updated > 0 ? [`${updated} to change`] : []),
+    ...(revoked > 0 ? [`${revoked} to revoke`] : []),
+  ]
+  const rest = missing > 0 ? `; ${missing} not in the file, which ${missing === 1 ? 'stays' : 'stay'}` : ''
   const sum = isEmpty(plan) ? 'Nothing to change' : does.join(', ') || 'Only to make what is named above'
-  return `${[...parts, ...made].join('')}${parts.length + made.length > 0 ? '\n' : ''}${sum}${stays}.\n`
+  return `${[...parts, ...made].join('')}${parts.length + made.length > 0 ? '\n' : ''}${sum}${rest}.\n`
 }
 
 function changeText({ resource_type, action, name, old, new: now }: ResourceChange, paint: Paint): string {
   const title = `${NOUNS[resource_type]} ${paint('bold', name)}`
+  if (action === 'delete' && resource_type === 'api_token') return `${paint('red', '-')} ${title}\n`
   if (action === 'delete') return `${paint('dim', '·')} ${title} ${paint('dim', 'is not in the file, and stays')}\n`
-  if (resource_type === 'api_token') return `${action === 'create' ? paint('green', '+') : paint('yellow', '~')} ${title}\n`
   const lines =
     action === 'create'
       ? linesOf(withoutBundle(now)).map((text): Line => ({ sign: '+', text }))

@@ -5,6 +5,7 @@ import { provision } from '../engine/postgres/provision.ts'
 import type { PostgresServer } from '../engine/postgres/server.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Store } from '../engine/state/store.ts'
+import { saveToken } from '../engine/state/token-store.ts'
 import { newToken } from '../engine/state/tokens.ts'
 import { newSink } from '../actors/resources/sink-form.ts'
 import { loadDemoAccess, saveDemoAccess, type DemoAccess } from './demo.ts'
@@ -35,7 +36,7 @@ export async function ensureDemo({ server, store, resources, folder }: Parts): P
     })
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, DEMO.account)
-      await resources.saveToken(query, account, 'demo', token)
+      await saveToken(query, account, { name: 'demo', token })
       const database = {
         name: DEMO.database,
         connection,

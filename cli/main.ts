@@ -68,6 +68,13 @@ const CONFIG_OPTIONS = {
   json: flag('plan, apply: prints the plan as the API answers it'),
   ...ACCESS_OPTIONS,
 } as const
+const TOKEN_OPTIONS = {
+  scopes: text('SCOPES', 'create: what it may do, with commas between: receive, read, manage, admin; without it, all'),
+  sinks: text('SINKS', 'create: the sinks that the scope receive is for, with commas between; "*": all'),
+  expires: text('TIME', 'create: it works until then: 2027-01-31T00:00:00Z; without it, until it is revoked'),
+  json: flag('prints what the API answers'),
+  ...ACCESS_OPTIONS,
+} as const
 const TYPES_OPTIONS = {
   schema: text('NAME', 'only tables of this schema'),
   output: text('FILE', 'where the types go; the standard output'),
@@ -236,6 +243,24 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace config interpolate - < shop.yaml | tailrace config apply - --auto-approve',
     ],
     run: async ({ verb, word, values }) => (await import('./config.ts')).config(verb, word, values),
+  }),
+  token: command({
+    usage: 'create | ls | revoke [NAME] [options]',
+    summary: 'create, list or revoke API tokens of the account; needs a token with the scope admin',
+    verbs: {
+      create: 'creates a token, and prints its text, which is shown once',
+      ls: 'lists the tokens: what they may do, and when they were used last',
+      revoke: 'ends a token: it works no more, in any process',
+    },
+    word: ['[NAME]', 'of the token; for revoke also its id'],
+    options: TOKEN_OPTIONS,
+    examples: [
+      'tailrace token create search-worker --scopes receive --sinks products',
+      'TAILRACE_TOKEN=$(tailrace token create ci --scopes manage)',
+      'tailrace token ls',
+      'tailrace token revoke search-worker',
+    ],
+    run: async ({ verb, word, values }) => (await import('./token.ts')).token(verb, word, values),
   }),
   types: command({
     usage: 'DATABASE [options]',

@@ -18,6 +18,7 @@ import { refusal } from '../actors/config/config-reader.ts'
 import { functionProblems } from '../actors/config/built-functions.ts'
 import { BackfillEdits } from '../actors/resources/backfill-edits.ts'
 import { ResourceEdits } from '../actors/resources/resource-edits.ts'
+import { TokenEdits } from '../actors/resources/token-edits.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { makeTestUrl } from '../api/sinks/test-endpoint.ts'
@@ -35,6 +36,7 @@ import { ResourceCache } from '../engine/state/resource-cache.ts'
 import { ResourceStore, type Resources } from '../engine/state/resource-store.ts'
 import { folderKey, Vault } from '../engine/state/secrets.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
+import { TokenMemory } from '../engine/state/token-memory.ts'
 import { openStore } from '../engine/state/store.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
@@ -139,6 +141,14 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const egress = new Egress(settings.egress)
   const metrics = new Metrics({ version: version(), node: nodes.name })
   const cache = new ResourceCache(await resources.load(store.query))
+  const tokens = parts.use(
+    new TokenMemory({
+      query: store.query,
+      feed,
+      onError: (err) => logger.warn({ err }, 'the API tokens could not be read; it will be tried again'),
+    }),
+  )
+  await tokens.load()
   const engine = new Engine({
     store,
     resources,
@@ -149,6 +159,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     egress,
     nodes,
     functions,
+    tokens,
     source: { maxMessageBytes: settings.maxMessageMb * MB },
     backfillLimits: settings.backfills,
   })
@@ -171,6 +182,11 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
       : undefined
   const serving = cluster?.engine ?? engine
   const takeIn = (stored?: Resources) => serving.reload(stored)
+  const loadTokens = cluster?.loadTokens ?? (() => tokens.load())
+  const takeInAll = async () => {
+    await loadTokens() // first: it waits for no source
+    await takeIn()
+  }
   const { host, port } = settings.server
   if (access && !isLoopback(host))
     logger.warn(
@@ -183,10 +199,12 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     engine: serving,
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
+    tokens,
+    tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: loadTokens }),
     edits: new ResourceEdits({ store, resources, cache, takeIn }),
     backfills: new BackfillEdits({ store, resources, takeIn }),
     functions: { resources: cache, pool: functions },
-    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, takeIn, logger }),
+    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, takeIn: takeInAll, logger }),
     ...(settings.hasTestEndpoints && { makeTestUrl: () => makeTestUrl(egress) }),
     logger,
     metrics,
@@ -204,6 +222,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
       onError: (err) => logger.warn({ err }, 'what is stored could not be taken in; it will be tried again'),
     }),
   )
+  tokens.start()
   feed.start()
   const metricsServer = await startMetricsServer({ ...settings.metrics, metrics, logger })
   if (metricsServer) parts.use(metricsServer)

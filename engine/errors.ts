@@ -37,6 +37,8 @@ export const ERRORS = {
     'The message names the argument or file and what is wrong with it. Run the command with --help to see what it takes.'),
   TOKEN_INVALID: final(401, 'The request has no API token, or an API token that is not known.',
     'Send the header "Authorization: Bearer <API token>" with a token of the account.'),
+  SCOPE_MISSING: final(403, 'The API token, or the user, may not do this: it lacks the scope that the request needs.',
+    'The summary and required_scope name the scope. Use a token that has it; whoever has a token with the scope admin can create one: npx tailrace token create, or POST /api/api_keys.'),
   NOT_FOUND: final(404, 'The account has no resource of this id or name.', 'Check the id or name, and that the API token belongs to the right account.'),
   ROUTE_NOT_FOUND: final(404, 'The API has no such path, or the path does not take this method.', 'GET /api/openapi.json lists every path and its methods.'),
   NOT_ACCEPTABLE: final(406, 'The Accept header of the request excludes JSON, and all answers are JSON.', 'Send "Accept: application/json", or no Accept header.'),

@@ -40,7 +40,6 @@ import {
   type SourceName,
 } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
-import { hashToken } from '../../engine/state/tokens.ts'
 import { isKeyed } from '../../sinks/destination-types.ts'
 import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
 import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
@@ -56,6 +55,7 @@ import type { ConfigDocument, ConfiguredDatabase } from './config-document.ts'
 import { exportedResources, type ExportedResource } from './config-export.ts'
 import { refusal, type Problem } from './config-reader.ts'
 import { builtFunction, writtenOf } from './built-functions.ts'
+import { writeTokens } from './config-tokens.ts'
 
 type ApplyOptions = Readonly<{
   store: Store
@@ -113,11 +113,13 @@ export async function applyConfig(document: ConfigDocument, options: ApplyOption
       async (query) => {
         const owner = account ?? (await resources.saveAccount(query, document.account))
         const stored = await knownTo(query, resources, owner)
-        const tokenChanges = await writeAll(
-          document,
-          { query, resources, account: owner, stored },
-          { functions, backfills, held, findings },
-        )
+        const edit = { query, resources, account: owner, stored }
+        const tokenChanges = await writeTokens(document, edit, {
+          maker: account ? 'apply' : 'file',
+          refused: ({ line, name }, error) => findings.wrong({ line, named: `API token "${name}"` }, error),
+          tell: (text, line) => findings.notice(line, text),
+        })
+        await writeAll(document, edit, { functions, backfills, held, findings })
         const isNamed = namedIn(document)
         const after = exportedResources(await knownTo(query, resources, owner), owner.id, resources.defaults)
         const outcome = {
@@ -164,8 +166,9 @@ class Findings {
     this.notices = [...notices]
   }
 
-  notice(line: number, text: string): void {
-    this.notices.push(`${this.#file}:${line}: ${text}`)
+  /** @param line where it stands; undefined: it is of the whole file */
+  notice(line: number | undefined, text: string): void {
+    this.notices.push(`${this.#file}:${line === undefined ? '' : `${line}:`} ${text}`)
   }
 
   /** @param named the resource that is wrong, in messages */
@@ -400,7 +403,7 @@ async function buildFunctions(
   return built
 }
 
-/** Stores what the document says. @returns how tokens change. @throws EngineError CONFIG_INVALID: with all that is wrong */
+/** Stores what the document says of resources. @throws EngineError CONFIG_INVALID: with all that is wrong */
 async function writeAll(
   document: ConfigDocument,
   begun: Edit,
@@ -415,7 +418,7 @@ async function writeAll(
     held: ReadonlyMap<string, string>
     findings: Findings
   }>,
-): Promise<readonly ResourceChange[]> {
+): Promise<void> {
   let edit = begun
   const storedUnder = <T extends ResourceType>(type: T, name: string): StoredOf<T> | undefined =>
     ownList(edit.stored, type, edit.account.id).find((one) => one.name === name)
@@ -426,14 +429,6 @@ async function writeAll(
         edit = { ...edit, stored: withResource(edit.stored, type, await saveResource(edit, type, { input, before })) }
       })
   }
-  const tokenChanges: ResourceChange[] = []
-  for (const token of document.tokens)
-    await findings.at({ line: token.line, named: `API token "${token.name}"` }, async () => {
-      const changes = await writeToken(begun, token)
-      tokenChanges.push(...changes)
-      if (changes.some(({ action }) => action === 'update'))
-        findings.notice(token.line, `the API token "${token.name}" gets another text: the former one is refused from then on`)
-    })
   await put('database', document.databases)
   await put('function', functions)
   await put('http_endpoint', document.endpoints)
@@ -464,7 +459,6 @@ async function writeAll(
         )
     }
   findings.refuse()
-  return tokenChanges
 }
 
 /** Says why a sink can't work for now, however it is; undefined: nothing speaks against it. */
@@ -489,24 +483,4 @@ function namedIn({
     sink: new Set(sinks.map(({ input }) => input.name)),
   }
   return ({ type, name }) => names[type].has(name)
-}
-
-/** Stores the token of a document. @returns the change, if it is one */
-async function writeToken(
-  { query, resources, account }: Edit,
-  { name, token }: ConfigDocument['tokens'][number],
-): Promise<readonly ResourceChange[]> {
-  const hash = hashToken(token)
-  const answer = await query(
-    `select account_id as account, name, encode(hash, 'hex') as hash from api_token
-     where hash = decode($1, 'hex') or (account_id, name) = ($2, $3)`,
-    [hash, account.id, name],
-  )
-  const held = rowsOf({ account: 'text', name: 'text', hash: 'text' }, answer)
-  const before = held.find((one) => one.account === account.id && one.name === name)
-  if (held.some((one) => one.hash === hash && one !== before))
-    throw new EngineError('VALIDATION_FAILED', 'this token is already in use under another name or account')
-  if (before?.hash === hash) return []
-  await resources.saveToken(query, account, name, token)
-  return [{ resource_type: 'api_token', action: before ? 'update' : 'create', name, old: before ? { name } : null, new: { name } }]
 }

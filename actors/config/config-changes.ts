@@ -7,7 +7,7 @@ import { isObject } from '../../engine/json.ts'
 
 /**
  * @property resource_type `api_token`: the token itself is never told
- * @property action delete: it isn't in the file, and stays all the same
+ * @property action delete: it isn't in the file, and stays all the same, but for an API token, which goes
  * @property old secrets are shown in part; null: there was none @property new the same
  */
 export type ResourceChange = Readonly<{

@@ -5,10 +5,9 @@
  *   account: { name }            api_tokens: [{ name, token }]            http_endpoints: [{ name, url, headers, … }]
  *   databases: [{ name, url | hostname …, slot, publication, … }]      sinks: [{ name, database, source, destination, … }]
  */
-import { Type, type Static } from 'typebox'
+import { Type } from 'typebox'
 import { EngineError, errorText } from '../../engine/errors.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
-import { Name } from '../../engine/resource-name.ts'
 import { NO_RESOURCES, type EndpointInput, type ResourceLists, type SinkInput } from '../../engine/state/resource-store.ts'
 import type { Account as StoredAccount } from '../../engine/state/resources.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
@@ -16,6 +15,7 @@ import type { DatabaseEntry } from '../resources/database-form.ts'
 import { checker, readOnly, withoutNulls, type FileSection } from '../resources/form.ts'
 import { flatFunction } from '../resources/function-form.ts'
 import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
+import { TokenEntry, tokenEntry } from '../resources/token-form.ts'
 import { placeOfFunction, type ConfiguredFunction } from './built-functions.ts'
 import { ConfigReader, refusal, type Problem } from './config-reader.ts'
 
@@ -24,22 +24,12 @@ const text = (description: string) => Type.String({ minLength: 1, description })
 
 /** The schema of what a file says of its account. */
 export const Account = Type.Object({ name: text('name of the account'), ...readOnly() }, strict)
-/** The schema of what a file says of an API token. */
-export const Token = Type.Object(
-  { name: Name, token: Type.String({ minLength: 8, description: 'the token itself' }), ...readOnly() },
-  strict,
-)
 const checkAccount = checker(Account)
-const checkToken = checker(Token)
-/** Tokens have no resource of their own yet. */
-const TOKENS: FileSection<Readonly<{ name: string }>, Pick<Static<typeof Token>, 'name' | 'token'>> = {
+const TOKENS: FileSection<Readonly<{ name: string }>, ReturnType<typeof tokenEntry>> = {
   section: 'api_tokens',
   noun: 'API token',
-  schema: Token,
-  read: (entry) => {
-    const { name, token } = checkToken(entry)
-    return { name, token }
-  },
+  schema: TokenEntry,
+  read: tokenEntry,
 }
 
 /** Holds a database of a file, and the line where it stands. */
@@ -49,7 +39,9 @@ export type ConfiguredDatabase = DatabaseEntry & Readonly<{ line: number }>
 export type ConfigDocument = Readonly<{
   file: string
   account: string
-  tokens: readonly Readonly<{ name: string; token: string; line: number }>[]
+  tokens: readonly (ReturnType<typeof tokenEntry> & Readonly<{ line: number }>)[]
+  /** the file has the section of tokens, be it empty */
+  hasTokens: boolean
   databases: readonly ConfiguredDatabase[]
   functions: readonly ConfiguredFunction[]
   endpoints: readonly Readonly<{ line: number; input: EndpointInput }>[]
@@ -150,6 +142,7 @@ export function readDocument(
     file,
     account,
     tokens: unplaced(tokens),
+    hasTokens: root[TOKENS.section] !== undefined,
     databases: unplaced(databases),
     functions,
     endpoints: unplaced(endpoints),

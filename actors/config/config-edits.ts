@@ -35,6 +35,12 @@ export type GivenConfig = Readonly<{
   files?: Readonly<Record<string, string>> | undefined
 }>
 
+/**
+ * Who asks for a configuration to be planned or applied. @property gone aborted when the client no longer waits: what isn't stored by then
+ * never is @property refuseTokens throws where the client may not set API tokens
+ */
+type Asker = Readonly<{ gone: AbortSignal; refuseTokens: () => void }>
+
 /** So many requests of one account may wait behind the one that is read or applied. */
 const MAX_WAITING = 4
 
@@ -48,19 +54,18 @@ export class ConfigEdits {
     this.#options = options
   }
 
-  /** Tells what `apply` would do. @param gone aborted when the client no longer waits @throws EngineError CONFIG_INVALID, CONFIG_BUSY */
-  plan(account: Account, given: GivenConfig, gone: AbortSignal): Promise<ConfigOutcome> {
-    return this.#inTurn(account, () => this.#change(account, given, { isTrial: true, gone }))
+  /** Tells what `apply` would do. @throws EngineError CONFIG_INVALID, CONFIG_BUSY */
+  plan(account: Account, given: GivenConfig, asker: Asker): Promise<ConfigOutcome> {
+    return this.#inTurn(account, () => this.#change(account, given, { isTrial: true, ...asker }))
   }
 
   /**
    * It has taken effect here when this settles.
-   * @param gone aborted when the client no longer waits: what isn't stored by then never is
    * @throws EngineError CONFIG_INVALID, CONFIG_BUSY: nothing of it was done
    */
-  apply(account: Account, given: GivenConfig, gone: AbortSignal): Promise<ConfigOutcome> {
+  apply(account: Account, given: GivenConfig, asker: Asker): Promise<ConfigOutcome> {
     return this.#inTurn(account, async () => {
-      const outcome = await this.#change(account, given, { isTrial: false, gone })
+      const outcome = await this.#change(account, given, { isTrial: false, ...asker })
       await this.#options.takeIn()
       return outcome
     })
@@ -90,13 +95,14 @@ export class ConfigEdits {
   async #change(
     account: Account,
     given: GivenConfig,
-    { isTrial, gone }: Readonly<{ isTrial: boolean; gone: AbortSignal }>,
+    { isTrial, gone, refuseTokens }: Asker & Readonly<{ isTrial: boolean }>,
   ): Promise<ConfigOutcome> {
     const { store, resources, logger } = this.#options
     const pool = this.#options.pool.of(account.id)
     const signal = AbortSignal.any([this.#options.signal, gone])
     if (signal.aborted) throw new EngineError('STOPPING', 'the client left before its configuration was read or applied')
     const document = await this.#read(given, storedOf(await resources.load(store.query), account), { pool, signal })
+    if (document.hasTokens) refuseTokens()
     return applyConfig(document, { store, resources, pool, signal, account, isTrial, logger })
   }
 

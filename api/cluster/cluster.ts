@@ -36,6 +36,8 @@ type ClusterParts = Readonly<{
 interface Cluster extends AsyncDisposable {
   /** what the API asks */
   readonly engine: EngineVerbs
+  /** Settles when every live process knows the API tokens that are stored now, or has not answered in time. */
+  readonly loadTokens: () => Promise<void>
   /** goes to the API server as it is */
   readonly served: ServedCluster
 }
@@ -68,6 +70,11 @@ export function openCluster({ engine, findSink, registry, feed, query, vaultKey,
     await engine.reload(stored)
     await Promise.allSettled(peers.asked(registry.peers, PEER_CALLS.reload).map(({ answer }) => answer()))
   }
+  /** Settles when every live process knows the API tokens that are stored now, or has not answered in time. */
+  const loadTokens = async () => {
+    await engine.loadTokens()
+    await Promise.allSettled(peers.asked(registry.peers, PEER_CALLS.loadTokens).map(({ answer }) => answer()))
+  }
   /** A verb as its row says. */
   const methodOf = (verb: Verb, place: (typeof VERBS)[Verb]) => {
     const here = (...args: never[]): unknown => Reflect.apply(engine[verb], engine, args)
@@ -96,6 +103,7 @@ export function openCluster({ engine, findSink, registry, feed, query, vaultKey,
   }
   return {
     engine: whole,
+    loadTokens,
     served: { service: { key, nodeId: registry.id, engine }, nodes },
     [Symbol.asyncDispose]: async () => {
       unwatchFeed()

@@ -183,6 +183,12 @@ export const PEER_CALLS = {
     silent: 'a node has not answered that it has read an edit; it reads the edit by itself within seconds',
     run: (engine) => engine.reload().then(done),
   }),
+  loadTokens: call({
+    path: '/tokens',
+    deadlineMs: RELOAD_MS,
+    silent: 'a node has not answered that it has read the API tokens; it reads them by itself within seconds',
+    run: (engine) => engine.loadTokens().then(done),
+  }),
   report: call({ path: '/report', deadlineMs: SHORT_MS, silent: 'a node does not answer a request for its health', run: reportOf }),
 }
 

@@ -1,16 +1,27 @@
-/** Who asks: the account behind `Authorization: Bearer <token>`. Tokens are known by their sha256 only, and looked up in
+/** Who asks, and what they may do: the token behind `Authorization: Bearer <token>`. Tokens are known by their sha256 only, and looked up in
  *  memory: no database stands in the way of a request. */
+import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
 import type { Account } from '../../engine/state/resources.ts'
-import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
-import { hashToken } from '../../engine/state/tokens.ts'
+import type { TokenLookup } from '../../engine/state/token-memory.ts'
+import { allows, hashToken, mayReceive, SCOPES, type Rights, type Scope } from '../../engine/state/tokens.ts'
+
+/** Who has sent a request. */
+export type Caller = Rights & Readonly<{ account: Account; name: string }>
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** null: it has no token, or one that is not known */
+    caller: Caller | null
+  }
+}
 
 const BEARER = /^Bearer +([^\s]+) *$/i
 
-/** Finds the account of a request by its token. @returns undefined: no header, another scheme, or a token that no account has */
-export function accountOf(authorization: string | undefined, resources: Pick<ResourceLookup, 'findAccount'>): Account | undefined {
+/** Finds who sends a request by its token. @returns undefined: no header, another scheme, or a token that no account has */
+export function callerOf(authorization: string | undefined, tokens: TokenLookup): Caller | undefined {
   const token = tokenIn(authorization)
-  return token === undefined ? undefined : resources.findAccount(hashToken(token))
+  return token === undefined ? undefined : tokens.find(hashToken(token))
 }
 
 /** Says why a request has no account. */
@@ -24,3 +35,21 @@ export function tokenInvalid(authorization: string | undefined): EngineError {
 }
 
 const tokenIn = (authorization = ''): string | undefined => BEARER.exec(authorization)?.[1]
+
+/** Says that a request may not be made with its token. @param what needs the scope */
+export function scopeMissing(caller: Pick<Caller, 'name' | 'scopes'>, scope: Scope, what = 'This request'): EngineError {
+  const has = SCOPES.filter((one) => caller.scopes.includes(one)).join(', ')
+  return new EngineError('SCOPE_MISSING', `${what} needs the scope "${scope}"; "${caller.name}" has: ${has}.`, { required_scope: scope })
+}
+
+/** Lets a request go on if who sent it may do what needs a scope. @param what needs it @throws EngineError SCOPE_MISSING, TOKEN_INVALID */
+export function requireScope({ caller, headers }: FastifyRequest, scope: Scope, what?: string): void {
+  if (!caller) throw tokenInvalid(headers.authorization)
+  if (!allows(caller, scope)) throw scopeMissing(caller, scope, what)
+}
+
+/** Lets a request go on if who sent it may receive from a sink. @throws EngineError SCOPE_MISSING, TOKEN_INVALID */
+export function requireReceive({ caller, headers }: FastifyRequest, sink: string): void {
+  if (!caller) throw tokenInvalid(headers.authorization)
+  if (!mayReceive(caller, sink)) throw scopeMissing(caller, 'receive', `The sink "${sink.slice(0, 100)}"`)
+}

@@ -11,6 +11,8 @@ import { redactText } from '../../engine/redaction.ts'
 export type ErrorBody = Readonly<{
   summary: string
   code: ErrorCode
+  /** of a request that its token may not make: what the token lacks */
+  required_scope?: unknown
   /** unparsable bodies only, for clients of the original */
   errors?: Readonly<{ detail: string }>
   /** refused resources only: field → reasons, nested as the resource is */
@@ -40,6 +42,7 @@ export function answerTo(error: unknown): ErrorAnswer {
   const summary = redactText(error.message)
   if (code === 'VALIDATION_FAILED') return { status, body: { summary, code, validation_errors: nested(error.context) } }
   if (code === 'REQUEST_UNPARSABLE') return { status, body: { summary, code, errors: { detail: 'Bad Request' } } }
+  if (code === 'SCOPE_MISSING') return { status, body: { summary, code, ...error.context } }
   return { status, body: { summary, code } }
 }
 

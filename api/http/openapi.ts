@@ -3,6 +3,7 @@
 import { Type, type TSchema } from 'typebox'
 import { ERRORS, isErrorCode, type ErrorCode } from '../../engine/errors.ts'
 import { isObject } from '../../engine/json.ts'
+import { SCOPES } from '../../engine/state/tokens.ts'
 import type { Operation } from './operation.ts'
 
 const ErrorOut = Type.Object({
@@ -14,6 +15,12 @@ const ErrorOut = Type.Object({
   ),
   validation_errors: Type.Optional(
     Type.Object({}, { additionalProperties: true, description: '422: field to list of reasons, nested as the resource is' }),
+  ),
+  required_scope: Type.Optional(
+    Type.Union(
+      SCOPES.map((scope) => Type.Literal(scope)),
+      { description: '403: the scope that is lacking' },
+    ),
   ),
   errors: Type.Optional(Type.Object({ detail: Type.String() })),
 })
@@ -36,22 +43,29 @@ export function openapiDocument(operations: readonly Operation[], version: strin
     },
     paths,
     components: {
-      securitySchemes: { token: { type: 'http', scheme: 'bearer', description: 'API token of an account' } },
+      securitySchemes: {
+        token: {
+          type: 'http',
+          scheme: 'bearer',
+          description:
+            'API token of an account. The scope that an operation needs stands in its `security`: admin has manage in it, and manage has read and receive.',
+        },
+      },
       schemas: { Error: ErrorOut },
     },
   }
 }
 
 function described(operation: Operation, path: string, isFirst: boolean): Record<string, unknown> {
-  const { id, summary, description, auth, query, body, answer, errors = [] } = operation
-  const statuses = [...new Set([...(auth ? [401] : []), ...errors, 406, 500])].toSorted((a, b) => a - b)
+  const { id, summary, description, scope, query, body, answer, errors = [] } = operation
+  const statuses = [...new Set([...(scope === 'open' ? [] : [401, 403]), ...errors, 406, 500])].toSorted((a, b) => a - b)
   const aliases = operation.paths.slice(1)
   const text = [description, aliases.length > 0 ? `Also served as ${aliases.join(', ')}.` : undefined].filter(Boolean).join(' ')
   return {
     operationId: isFirst ? id : `${id}ByPut`,
     summary,
     ...(text && { description: text }),
-    security: auth ? [{ token: [] }] : [],
+    security: scope === 'open' ? [] : [{ token: [scope] }], // what the token must be allowed
     parameters: [...pathParameters(path), ...queryParameters(query)],
     ...(body && { requestBody: { required: false, content: json(body) } }),
     responses: {
@@ -89,6 +103,7 @@ function queryParameters(query: TSchema | undefined): unknown[] {
 const CODE_OF: Readonly<Record<number, ErrorCode>> = {
   400: 'REQUEST_INVALID',
   401: 'TOKEN_INVALID',
+  403: 'SCOPE_MISSING',
   404: 'NOT_FOUND',
   406: 'NOT_ACCEPTABLE',
   413: 'BODY_TOO_LARGE',

@@ -7,6 +7,7 @@ import type { TSchema } from 'typebox'
 import { EngineError } from '../../engine/errors.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
 import type { Account } from '../../engine/state/resources.ts'
+import type { Scope } from '../../engine/state/tokens.ts'
 
 type Method = 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
@@ -19,8 +20,8 @@ export type Operation = Readonly<{
   paths: readonly string[]
   summary: string
   description?: string
-  /** false: anyone may ask */
-  auth: boolean
+  /** what a token must be allowed to ask it; open: anyone may */
+  scope: Scope | 'open'
   query?: TSchema
   body?: TSchema
   answer: Readonly<{
@@ -29,7 +30,7 @@ export type Operation = Readonly<{
     /** a "no" in the same form, under another status */
     negative?: Readonly<{ status: number; description: string }>
   }>
-  /** statuses of errors beside 401 and 500 */
+  /** statuses of errors beside 401, 403 and 500 */
   errors?: readonly number[]
   maxBodyBytes?: number
   /** integers in the body keep all their digits: `transforms/exact-json.ts` */

@@ -46,7 +46,7 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
       methods: ['GET'],
       paths: [LIST],
       summary: 'List the backfills of a sink',
-      auth: true,
+      scope: 'read',
       answer: { description: 'All of them, newest first.', schema: Type.Object({ data: Type.Array(BackfillOut) }) },
       errors: [404, 503],
       handle: async (request, _reply, account) => {
@@ -61,7 +61,7 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
       summary: 'Begin to read the rows of a table into a sink',
       description:
         'The rows that are there come as messages of action read, beside the stream. Without table, and with an empty body, it is of the one table that the source of the sink includes. Several tables are begun together or not at all. where is one expression of SQL that calls no volatile function. That of a sink that is disabled waits until it is enabled.',
-      auth: true,
+      scope: 'manage',
       body: BackfillIn,
       maxBodyBytes: MAX_BYTES,
       answer: {
@@ -84,7 +84,7 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
       methods: ['GET'],
       paths: [ONE],
       summary: 'Read a backfill',
-      auth: true,
+      scope: 'read',
       answer: { description: 'The backfill.', schema: BackfillOut },
       errors: [404, 503],
       handle: async (request, _reply, account) => {
@@ -100,7 +100,7 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
       summary: 'Pause, resume or cancel a backfill',
       description:
         'One that is active can be paused or cancelled, one that is paused resumed (active) or cancelled. One that failed can be resumed behind its last durable page when what it failed for is mended. One that was completed or cancelled stays as it is. Rows that were read before are delivered all the same.',
-      auth: true,
+      scope: 'manage',
       body: BackfillPatch,
       answer: { description: 'The backfill as it is now.', schema: BackfillOut },
       errors: [400, 404, 422, 503],
@@ -116,7 +116,7 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
       paths: [ONE],
       summary: 'Delete a backfill',
       description: 'One that has not ended is cancelled. Rows that were read before are delivered all the same.',
-      auth: true,
+      scope: 'manage',
       answer: { description: 'It is deleted.', schema: Type.Object({ id: Type.String(), deleted: Type.Literal(true) }) },
       errors: [404, 503],
       handle: async (request, _reply, account) => {

@@ -101,7 +101,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
     summary: 'List the messages of a sink that wait outside the log, were discarded, or were delivered',
     description:
       'In the order of their commits, with the newest attempts to deliver them. Of what was delivered the newest 1,000 since each process began, newest first and in one page.',
-    auth: true,
+    scope: 'read',
     query: Type.Object({
       state: Type.Optional(
         Type.Union(literals(LISTED), {
@@ -139,7 +139,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
     methods: ['GET'],
     paths: ['/api/sinks/{id_or_name}/messages/{message}'],
     summary: 'Show one message with its content and the attempts to deliver it',
-    auth: true,
+    scope: 'read',
     answer: { description: 'The message.', schema: MessageDetail },
     errors: [404, 503],
     handle: async (request, reply, account) => {
@@ -155,7 +155,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
       paths: [`/api/sinks/{id_or_name}/messages/{message}/${edit}`],
       summary: EDITS[edit].one,
       description: EDITS[edit].description,
-      auth: true,
+      scope: 'manage',
       answer: { description: 'Done.', schema: Type.Object({ success: Type.Literal(true), messages: Type.Integer() }) },
       errors: [404, 409, 503],
       handle: async (request, _reply, account) => {
@@ -180,7 +180,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
       paths: [`/api/sinks/{id_or_name}/messages/${edit}`],
       summary: EDITS[edit].many,
       description: `By their ids, or all of a state. ${EDITS[edit].description}`,
-      auth: true,
+      scope: 'manage',
       body: Type.Object({
         ids: Type.Optional(Type.Array(Type.String(), { minItems: 1, maxItems: MAX_IDS })),
         state: Type.Optional(Type.Union(literals(statesFor(edit)))),

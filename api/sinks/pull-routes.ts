@@ -13,7 +13,10 @@ import type { Account, Sink } from '../../engine/state/resources.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import { OFF_HOLD_MS, type PulledSink, type Receipt } from '../../actors/sink/running-sink.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
+import type { TokenLookup } from '../../engine/state/token-memory.ts'
+import { mayReceive } from '../../engine/state/tokens.ts'
 import type { Shape } from '../../sinks/pull.ts'
+import { callerOf, requireReceive, tokenInvalid } from '../http/auth.ts'
 import { JSON_TYPE, objectBody, pathParameter, queryOf, type Operation } from '../http/operation.ts'
 import type { OpenReceives, ReceiveCall } from '../cluster/receive-call.ts'
 
@@ -98,20 +101,20 @@ const Messages = Type.Object({
 const FLAT_PATHS = ['/api/http_pull_consumers/{id_or_name}']
 const NESTED_PATHS = ['/api/sequin_streams/{id_or_name}', '/api/tailrace_streams/{id_or_name}']
 
-type Ports = Readonly<{ engine: EngineVerbs; resources: ResourceLookup; receives: OpenReceives }>
+type Ports = Readonly<{ engine: EngineVerbs; resources: ResourceLookup; tokens: TokenLookup; receives: OpenReceives }>
 
 /** Makes the routes of pull sinks. */
 export function pullOperations(ports: Ports): Operation[] {
   return [...family(ports, FLAT_PATHS, 'flat'), ...family(ports, NESTED_PATHS, 'nested')]
 }
 
-function family({ engine, resources, receives }: Ports, paths: readonly string[], shape: Shape): Operation[] {
+function family({ engine, resources, tokens, receives }: Ports, paths: readonly string[], shape: Shape): Operation[] {
   const suffix = shape === 'flat' ? '' : 'Nested'
   const under = (name: string) => paths.map((path) => `${path}/${name}`)
   const receive = (request: FastifyRequest, reply: FastifyReply, account: Account) => {
     const sink = pullSink(request, resources, account)
     const parameters = receiveParameters(request, shape)
-    return answerReceive({ request, reply, sink, parameters, engine, receives })
+    return answerReceive({ request, reply, sink, parameters, engine, tokens, receives })
   }
   const settle = (name: 'ack' | 'nack') => async (request: FastifyRequest, reply: FastifyReply, account: Account) => {
     const sink = pullSink(request, resources, account)
@@ -123,7 +126,7 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
   const receiveDescription = `Waits until a message is deliverable or the time is over. Messages come ${shape}${shape === 'flat' ? ', or nested when max_batch_size is given' : ''}; the parameter shape overrides it. A message stays invisible for the sink's ack_wait_ms and comes again when it was not acknowledged.`
   const receiveParts = {
     paths: under('receive'),
-    auth: true,
+    scope: 'receive' as const,
     description: receiveDescription,
     answer: { description: 'Up to batch_size messages; none when the time is over.', schema: Messages },
     errors: [400, 404, 429, 503],
@@ -133,7 +136,7 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
     id: `${name}${suffix}`,
     methods: ['POST' as const],
     paths: under(name),
-    auth: true,
+    scope: 'receive' as const,
     body: AckBody,
     maxBodyBytes: MAX_ACK_BYTES,
     errors: [400, 404, 413, 503],
@@ -174,10 +177,11 @@ function family({ engine, resources, receives }: Ports, paths: readonly string[]
 const SUCCESS = Buffer.from('{"success":true}')
 const EMPTY = Buffer.from('{"data":[]}')
 
-/** @throws EngineError NOT_FOUND: unknown to the account, or not a pull sink */
+/** @throws EngineError SCOPE_MISSING; NOT_FOUND: unknown to the account, or not a pull sink */
 function pullSink(request: FastifyRequest, resources: ResourceLookup, account: Account): Sink {
   const idOrName = pathParameter(request, 'id_or_name')
   const sink = resources.find('sink', account.id, idOrName)
+  requireReceive(request, sink?.name ?? idOrName)
   if (sink?.destination.type === 'sequin_stream') return sink
   throw new EngineError('NOT_FOUND', `There is no pull sink "${idOrName.slice(0, 100)}".`)
 }
@@ -195,10 +199,11 @@ type Call = Readonly<{
   sink: Sink
   parameters: Parameters
   engine: EngineVerbs
+  tokens: TokenLookup
   receives: OpenReceives
 }>
 
-async function answerReceive({ request, reply, sink, parameters, engine, receives }: Call): Promise<unknown> {
+async function answerReceive({ request, reply, sink, parameters, engine, tokens, receives }: Call): Promise<unknown> {
   if (receives.stopping) throw new EngineError('STOPPING', 'the service is stopping')
   const call = receives.begin(reply.raw)
   let receipt: Receipt | undefined
@@ -207,6 +212,11 @@ async function answerReceive({ request, reply, sink, parameters, engine, receive
   } catch (error) {
     call.failed()
     if (!call.signal.aborted) throw error
+  }
+  if (receipt && parameters.waitMs > 0 && !isStillAllowed(request, sink, tokens)) {
+    call.failed()
+    receipt.giveBack()
+    throw tokenInvalid(request.headers.authorization)
   }
   const stillThere = receipt ? call.took(receipt) : !call.gone
   if (!stillThere) return void reply.hijack() // there is no one to answer
@@ -219,6 +229,12 @@ async function answerReceive({ request, reply, sink, parameters, engine, receive
   return packed ?? body // the messages are taken: without memory to pack them they go as they are
 }
 const packing = promisify(gzip)
+
+/** Tells whether a client may have what came while it waited: its token may have been revoked meanwhile. */
+function isStillAllowed({ headers }: FastifyRequest, sink: Sink, tokens: TokenLookup): boolean {
+  const caller = callerOf(headers.authorization, tokens)
+  return caller !== undefined && mayReceive(caller, sink.name)
+}
 
 async function take(
   { engine, sink, parameters, receives }: Pick<Call, 'engine' | 'sink' | 'parameters' | 'receives'>,

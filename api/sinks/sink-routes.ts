@@ -54,7 +54,7 @@ export function sinkOperations(
       summary: 'Set a sink back to a time, a position or an offset',
       description:
         'What was committed there or later comes again, acknowledged or not, in order; what was not acknowledged before stays to be delivered. It reaches back as far as the replay window of the sink does. Delivery stops for a moment meanwhile. Acknowledgements of messages that were received before it have no effect until they have come again.',
-      auth: true,
+      scope: 'manage',
       body: ReplayBody,
       answer: { description: 'It has taken effect.', schema: ReplayOut },
       errors: [400, 404, 409, 422, 503],

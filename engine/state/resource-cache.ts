@@ -2,19 +2,18 @@
 import type { RunningBackfill } from './backfills.ts'
 import { endpointName, type HttpEndpoint } from './destinations.ts'
 import type { StoredFunction } from './functions.ts'
-import type { Account, Database, Sink } from './resources.ts'
+import type { Database, Sink } from './resources.ts'
 import { listOf, ownList, type Resources, type ResourceType, type StoredOf } from './resource-store.ts'
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i
 
-/** The part of the resource cache in which requests look up accounts and what they have. */
-export type ResourceLookup = Pick<ResourceCache, 'findAccount' | 'find' | 'list'>
+/** The part of the resource cache in which requests look up what an account has. */
+export type ResourceLookup = Pick<ResourceCache, 'find' | 'list'>
 
 /** The resources of all accounts as they were loaded last. */
 export class ResourceCache implements Resources {
   /** differs whenever any of them does */
   print = ''
-  tokens: ReadonlyMap<string, Account> = new Map()
   databases: readonly Database[] = []
   sinks: readonly Sink[] = []
   functions: readonly StoredFunction[] = []
@@ -28,11 +27,6 @@ export class ResourceCache implements Resources {
   /** Takes in that what is stored has changed. */
   replace(resources: Resources): void {
     Object.assign(this, resources)
-  }
-
-  /** @param tokenHash sha256 of the token, lower-case hexadecimal */
-  findAccount(tokenHash: string): Account | undefined {
-    return this.tokens.get(tokenHash)
   }
 
   /** Finds a resource of an account. A UUID-shaped text is an id, anything else a name. */

@@ -1,4 +1,4 @@
-/** Accounts, tokens, databases, HTTP endpoints and sinks in the state database. Every look-up is within an account. */
+/** Accounts, databases, HTTP endpoints and sinks in the state database. Every look-up is within an account. */
 import { isDeepStrictEqual } from 'node:util'
 import { EngineError } from '../errors.ts'
 import type { Query, Row } from '../postgres/query.ts'
@@ -13,7 +13,7 @@ import type { Connection } from '../postgres/client-config.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
 import type { RowLock } from './store.ts'
-import { hashToken } from './tokens.ts'
+import { renameSinkInTokens } from './token-store.ts'
 
 /** A database as a user says it. */
 export type DatabaseInput = Readonly<{
@@ -100,8 +100,6 @@ export type Resources = ResourceLists &
     print: string
     /** those that have not ended, the oldest first */
     backfills: readonly RunningBackfill[]
-    /** account by hash of the token */
-    tokens: ReadonlyMap<string, Account>
   }>
 
 /** Reads a JSON document as this service wrote it: it was checked by its schema then. */
@@ -174,9 +172,6 @@ type StoredTable<T extends ResourceType> = Readonly<{
 }>
 
 const HAS_BACKFILLS = `exists (select from backfill b where b.sink_id = r.id and ${UNENDED})`
-/** A token knows its account by name. */
-const TOKEN_VERSION = versionOf('t', { writtenAt: 'inserted_at', also: ['a.name'] })
-
 /** Writes are upserts by name; they are given the query of a transaction, so that a whole file is applied or nothing. */
 export class ResourceStore {
   readonly #vault: Vault
@@ -224,7 +219,6 @@ export class ResourceStore {
   }
   readonly #rows = new RowMemory<
     { [T in ResourceType as (typeof LISTS)[T]]: StoredOf<T> } & {
-      tokens: readonly [hash: string, account: Account]
       backfills: RunningBackfill
     }
   >({
@@ -233,15 +227,6 @@ export class ResourceStore {
     functions: remembered(this.#tables.function),
     sinks: remembered(this.#tables.sink),
     backfills: RUNNING,
-    tokens: {
-      versions: `select t.id, t.name, ${TOKEN_VERSION} as version, t.xmin as writer from api_token t join account a on a.id = t.account_id`,
-      rows: `select t.id, encode(t.hash, 'hex') as hash, a.id as account, a.name, ${TOKEN_VERSION} as version
-         from api_token t join account a on a.id = t.account_id where t.id = any ($1)`,
-      decode: (row: Row) => {
-        const { hash, account, name } = rowOf({ hash: 'text', account: 'text', name: 'text' }, row)
-        return [hash, { id: account, name }] as const
-      },
-    },
   })
   /** as they were loaded last */
   #loaded: Resources | undefined
@@ -259,14 +244,6 @@ export class ResourceStore {
       [name],
     )
     return rowOf({ id: 'text', name: 'text' }, rows[0])
-  }
-
-  async saveToken(query: Query, account: Account, name: string, token: string): Promise<void> {
-    await query(
-      `insert into api_token (account_id, name, hash) values ($1, $2, decode($3, 'hex'))
-       on conflict (account_id, name) do update set hash = excluded.hash`,
-      [account.id, name, hashToken(token)],
-    )
   }
 
   /**
@@ -307,6 +284,7 @@ export class ResourceStore {
          where account_id = $1 and ${column} ->> $4 = $2`,
         [accountId, name, newName, field],
       )
+    if (type === 'sink') await renameSinkInTokens(query, accountId, [name, newName])
   }
 
   /** Deletes a resource with everything that is kept of it in the state database. */
@@ -331,7 +309,7 @@ export class ResourceStore {
   /** @returns the same object as before when nothing has changed */
   async load(query: Query): Promise<Resources> {
     const { print, rows } = await this.#rows.read(query)
-    if (this.#loaded?.print !== print) this.#loaded = { print, ...rows, tokens: new Map(rows.tokens) }
+    if (this.#loaded?.print !== print) this.#loaded = { print, ...rows }
     return this.#loaded
   }
 

@@ -10,7 +10,7 @@ import { cut } from '../postgres/client-cut.ts'
 
 /** Tells what has changed in the state database; `everything` is said when notices may have been missed. */
 export type Notice =
-  | Readonly<{ about: 'resources' | 'nodes' | 'everything' }>
+  | Readonly<{ about: 'resources' | 'tokens' | 'nodes' | 'everything' }>
   /** partitions of this sink have new owners */
   | Readonly<{ about: 'owners'; sinkId: string }>
 
@@ -95,7 +95,7 @@ async function tooLong(): Promise<never> {
 
 /** What isn't known (another version may send it) is taken as a change of anything. */
 function noticeOf(payload: string): Notice {
-  if (payload === 'resources' || payload === 'nodes') return { about: payload }
+  if (payload === 'resources' || payload === 'tokens' || payload === 'nodes') return { about: payload }
   const [about, sinkId] = payload.split(' ')
   return about === 'owners' && sinkId ? { about, sinkId } : { about: 'everything' }
 }

@@ -16,6 +16,7 @@ import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { Vault } from '../../engine/state/secrets.ts'
+import { TokenMemory } from '../../engine/state/token-memory.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import type { Log } from '../../engine/log/log.ts'
@@ -45,6 +46,7 @@ export interface EngineNode extends AsyncDisposable {
   readonly edits: ResourceEdits
   readonly backfills: BackfillEdits
   readonly cache: ResourceCache
+  readonly tokens: TokenMemory
   readonly registry: NodeRegistry
   readonly store: Store
   readonly metrics: Metrics
@@ -76,10 +78,13 @@ export async function startNode({
   const feed = parts.use(new StateFeed(state, (err) => logger.warn({ err }, 'notices')))
   const metrics = new Metrics({ version: '1', node: name, processMetrics: false })
   const cache = new ResourceCache(await resources.load(store.query))
+  const tokens = parts.use(new TokenMemory({ query: store.query, feed, onError: (err) => logger.warn({ err }, 'tokens') }))
+  await tokens.load()
+  tokens.start()
   const functions = new FunctionPool({ threads: 2, memoryMb: 512 })
   parts.defer(() => functions.stop())
   const egress = new Egress({ mode: 'private' })
-  const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions, backfillLimits })
+  const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions, tokens, backfillLimits })
   const backfills = new BackfillEdits({ store, resources, takeIn: () => engine.reload() })
   const edits = new ResourceEdits({ store, resources, cache, takeIn: (stored) => engine.reload(stored) })
   parts.defer(() => engine.stop())
@@ -109,7 +114,22 @@ export async function startNode({
     const { id = '' } = cache.sinks.find(({ name }) => name === sinkName) ?? {}
     return (await engine.sinkHealth([id]))[id]
   }
-  return { engine, edits, backfills, cache, registry, store, metrics, log, lines, logged, health, stop, [Symbol.asyncDispose]: stop }
+  return {
+    engine,
+    edits,
+    backfills,
+    cache,
+    tokens,
+    registry,
+    store,
+    metrics,
+    log,
+    lines,
+    logged,
+    health,
+    stop,
+    [Symbol.asyncDispose]: stop,
+  }
 }
 
 /** A database of a configuration file, with a slot and publication of its own. It is JSON, which is YAML too. */

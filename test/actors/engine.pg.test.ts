@@ -16,6 +16,7 @@ import { ResourceStore, type InputOf } from '../../engine/state/resource-store.t
 import { ResourceEdits } from '../../actors/resources/resource-edits.ts'
 import { Vault } from '../../engine/state/secrets.ts'
 import type { Query } from '../../engine/postgres/query.ts'
+import { TokenMemory } from '../../engine/state/token-memory.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { FunctionPool } from '../../transforms/sandbox/pool.ts'
@@ -51,6 +52,7 @@ async function stage({ more = 0 } = {}) {
     logger,
     functions: new FunctionPool({ threads: 1, memoryMb: 512 }), // starts nothing unless a sink has functions
     egress: new Egress({ mode: 'private' }),
+    tokens: new TokenMemory({ query: store.query, onError: () => undefined }),
     nodes: { id: 'this', live: new Map(), nameOf: async () => undefined },
   })
   const edits = new ResourceEdits({ store, resources, cache, takeIn: (stored) => engine.reload(stored) })

@@ -8,7 +8,7 @@ import { createState } from '../services/postgres.ts'
 import { StoredVersions } from '../../engine/wal/routing/stored-versions.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 
-const resources = { print: '', tokens: new Map(), databases: [], functions: [], endpoints: [], backfills: [] }
+const resources = { print: '', databases: [], functions: [], endpoints: [], backfills: [] }
 
 /** A state database with a sink that has no generation. */
 async function openShop() {

@@ -36,6 +36,7 @@ export async function serve(limits: Partial<Limits> = {}): Promise<Fixture> {
     port: 0,
     engine,
     resources: engine,
+    tokens: engine.tokens,
     edits: engine.resourceEdits,
     metrics,
     logger: createLogger({ level: 'info', format: 'json', destination }),

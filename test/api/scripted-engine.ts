@@ -17,6 +17,8 @@ import type { SourceOutcome } from '../../actors/source/source-actor.ts'
 import type { ActorStatus, Health, StreamStatus } from '../../engine/status.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
+import type { TokenLookup } from '../../engine/state/token-memory.ts'
+import type { Rights } from '../../engine/state/tokens.ts'
 
 type SinkChanges = Partial<SinkInput>
 
@@ -263,9 +265,13 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
     const lists = { databases: this.databases, sinks: [...this.sinks.values()], endpoints: [...this.endpoints.values()], functions: [] }
     return listOf(lists, type).filter((one) => one.accountId === accountId)
   }
-  findAccount(tokenHash: string): Account | undefined {
-    if (tokenHash === hash('sha256', TOKEN)) return SHOP
-    return tokenHash === hash('sha256', OTHER_TOKEN) ? OTHER : undefined
+  /** what the tokens of the accounts may do */
+  rights: Rights = { scopes: ['admin'], sinks: [] }
+  readonly tokens: TokenLookup = {
+    find: (tokenHash) => {
+      const account = tokenHash === hash('sha256', TOKEN) ? SHOP : tokenHash === hash('sha256', OTHER_TOKEN) ? OTHER : undefined
+      return account && { id: account.id, name: 'main', account, expiresAt: undefined, ...this.rights }
+    },
   }
   async retrySource(databaseId: string): Promise<SourceOutcome> {
     this.retried.push(databaseId)

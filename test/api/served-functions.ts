@@ -8,6 +8,8 @@ import { createLogger } from '../../engine/logger.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
+import { TokenMemory } from '../../engine/state/token-memory.ts'
+import { saveToken } from '../../engine/state/token-store.ts'
 import { openStore } from '../../engine/state/store.ts'
 import { createState } from '../services/postgres.ts'
 import { pool as newPool } from '../transforms/function-fixture.ts'
@@ -29,9 +31,9 @@ export async function serve() {
   const pool = stack.use(newPool())
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'shop')
-    await resources.saveToken(query, account, 'main', 'a-good-token')
+    await saveToken(query, account, { name: 'main', token: 'a-good-token' })
     const other = await resources.saveAccount(query, 'other')
-    await resources.saveToken(query, other, 'main', 'another-token')
+    await saveToken(query, other, { name: 'main', token: 'another-token' })
     const database = { name: 'shop', poolSize: 1, annotations: {}, slotName: 's', publicationName: 'p', connection }
     await resources.save(query, 'database', { account, input: database })
     await resources.save(query, 'sink', {
@@ -44,6 +46,8 @@ export async function serve() {
     })
   })
   const cache = new ResourceCache(await resources.load(store.query))
+  const tokens = stack.use(new TokenMemory({ query: store.query, onError: () => undefined }))
+  await tokens.load()
   let reloads = 0
   const reload = async () => {
     reloads++
@@ -57,7 +61,9 @@ export async function serve() {
   })
   const identity = { version: '0', nodeId: randomUUID(), nodeName: 'test' }
   const logger = createLogger({ level: 'fatal', format: 'json' })
-  const api = stack.use(await startApi({ host: '127.0.0.1', port: 0, engine, resources: cache, edits, functions, logger, identity }))
+  const api = stack.use(
+    await startApi({ host: '127.0.0.1', port: 0, engine, resources: cache, tokens, edits, functions, logger, identity }),
+  )
   const call = async (method: string, path: string, body?: unknown, token = 'a-good-token') => {
     const answer = await fetch(`${api.url}/api${path}`, {
       method,

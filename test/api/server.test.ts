@@ -181,6 +181,7 @@ test('a port that is taken is named, with the variable that sets another', async
     port: Number(new URL(s.api.url).port),
     engine,
     resources: engine,
+    tokens: engine.tokens,
     edits: engine.resourceEdits,
     logger,
     identity: { version: '1', nodeId: 'i', nodeName: 'n' },
@@ -195,8 +196,20 @@ test('an address that this machine does not have is named, with the variable tha
   const engine = new ScriptedEngine()
   const logger = createLogger({ level: 'silent', format: 'json' })
   const identity = { version: '1', nodeId: 'i', nodeName: 'n' }
-  await assert.rejects(startApi({ host: '192.0.2.1', port: 0, engine, resources: engine, edits: engine.resourceEdits, logger, identity }), {
-    code: 'PORT_UNAVAILABLE',
-    message: /no such address; SERVER_HOST names another/,
-  })
+  await assert.rejects(
+    startApi({
+      host: '192.0.2.1',
+      port: 0,
+      engine,
+      resources: engine,
+      tokens: engine.tokens,
+      edits: engine.resourceEdits,
+      logger,
+      identity,
+    }),
+    {
+      code: 'PORT_UNAVAILABLE',
+      message: /no such address; SERVER_HOST names another/,
+    },
+  )
 })

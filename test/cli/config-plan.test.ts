@@ -69,6 +69,9 @@ test('what the file lacks stays, and is no reason to apply it', () => {
   assert.equal(told(missing), '· database d is not in the file, and stays\n\nNothing to change; 1 not in the file, which stays.\n')
   const token: ResourceChange = { resource_type: 'api_token', action: 'create', name: 't', old: null, new: { name: 't' } }
   assert.equal(isEmpty({ changes: [token], actions: [], notices: [] }), false)
-  assert.equal(told(token), '+ API token t\n\n1 to create.\n')
+  assert.equal(told(token), '+ API token t\n    + name: t\n\n1 to create.\n')
+  const gone: ResourceChange = { ...token, action: 'delete', old: { name: 't' }, new: null }
+  assert.equal(isEmpty({ changes: [gone], actions: [], notices: [] }), false)
+  assert.equal(told(gone), '- API token t\n\n1 to revoke.\n')
   assert.equal(isEmpty({ changes: [], actions: [{ description: 'create the slot "s"' }], notices: [] }), false)
 })

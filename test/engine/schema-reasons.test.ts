@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { configOperations } from '../../api/config-routes.ts'
-import { Account, Token } from '../../actors/config/config-document.ts'
+import { Account } from '../../actors/config/config-document.ts'
+import { TokenEntry, TokenIn } from '../../actors/resources/token-form.ts'
 import { DatabaseForm } from '../../actors/resources/database-form.ts'
 import { FunctionForm } from '../../actors/resources/function-form.ts'
 import { functionOperations } from '../../api/function-routes.ts'
@@ -44,7 +45,7 @@ const operations = [
 ]
 const forms: readonly unknown[] = [
   ...operations.flatMap(({ body, query }) => [body, query]),
-  ...[Account, Token, DatabaseForm, FunctionForm, SinkSettings, ...Object.values(DESTINATIONS)],
+  ...[Account, TokenEntry, TokenIn, DatabaseForm, FunctionForm, SinkSettings, ...Object.values(DESTINATIONS)],
 ]
 
 test('whatever a keyword of our schemas refuses is told in our own words', () => {

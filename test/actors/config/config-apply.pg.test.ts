@@ -8,6 +8,7 @@ import { ResourceCache } from '../../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../../engine/state/resource-store.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
 import { openStore } from '../../../engine/state/store.ts'
+import { allTokens } from '../../../engine/state/token-store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import type { FunctionPool } from '../../../transforms/sandbox/pool.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
@@ -64,7 +65,7 @@ test('a file makes publication and slot, and its resources are there after a res
   assert.deepEqual(await slotsOf(s.source), [{ slot_name: slot }])
   assert.deepEqual(await publicationsOf(s.source), [{ pubname: slot, pubviaroot: true }])
   const cache = await s.load()
-  const account = cache.findAccount(hashToken('first-token'))
+  const account = (await allTokens(s.store.query)).get(hashToken('first-token'))?.account
   assert.equal(account?.name, 'shop')
   const sink = cache.find('sink', account.id, 'goods')
   assert.deepEqual(sink?.annotations, { team: 'search' })

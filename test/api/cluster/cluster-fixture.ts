@@ -25,6 +25,11 @@ export class ClusteredEngine extends ScriptedEngine implements LocalEngine {
   override async reload(): Promise<void> {
     this.reloads++
   }
+  /** how often it was told to read the API tokens anew */
+  tokenLoads = 0
+  async loadTokens(): Promise<void> {
+    this.tokenLoads++
+  }
   /** what it was told for replays, in order */
   readonly held: string[] = []
   #peers: (sinkId: string) => readonly Holder[] = () => []
@@ -60,6 +65,7 @@ export type ClusterNode = Readonly<{
   engine: ClusteredEngine
   /** of all nodes, as this one asks them */
   whole: EngineVerbs
+  loadTokens: () => Promise<void>
   goods: ScriptedSink
   api: ApiServer
   log: string[]
@@ -110,6 +116,7 @@ export class ClusterFixture implements AsyncDisposable {
       engine: cluster.engine,
       cluster: cluster.served,
       resources: engine,
+      tokens: engine.tokens,
       edits: engine.resourceEdits,
       logger,
       identity: { version: '9.9.9', nodeId: registry.id, nodeName: registry.name },
@@ -142,7 +149,7 @@ export class ClusterFixture implements AsyncDisposable {
       if (status !== 200) throw Object.assign(new Error(JSON.stringify(body)), { status, code: (body as { code: string }).code })
       return (body as { data: { ack_id: string }[] }).data.map(({ ack_id }) => ack_id)
     }
-    return { registry, engine, whole: cluster.engine, goods, api, log, call, receive, kill }
+    return { registry, engine, whole: cluster.engine, loadTokens: cluster.loadTokens, goods, api, log, call, receive, kill }
   }
 
   /** Every node knows every other one. */

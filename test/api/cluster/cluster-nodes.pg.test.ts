@@ -116,6 +116,17 @@ test('an edit is answered when every node has read it anew', async () => {
   assert.equal(a.engine.updates.length, 1)
 })
 
+test('an edit of API tokens is answered when every node has read them anew', async () => {
+  await using cluster = await ClusterFixture.create()
+  const [a, b, c] = [await cluster.node([0]), await cluster.node([1]), await cluster.node([2])]
+  await cluster.met(a, b, c)
+  await a.loadTokens()
+  assert.deepEqual(
+    [a, b, c].map(({ engine }) => engine.tokenLoads),
+    [1, 1, 1],
+  )
+})
+
 test('an edit does not wait for a node that hangs longer than two seconds', async () => {
   await using cluster = await ClusterFixture.create()
   const [a, b] = [await cluster.node([0]), await cluster.node([1])]

@@ -1,6 +1,7 @@
 /** A shop whose engine runs and is served over HTTP, with everything that can be set up there. */
 import { Shop } from '../../actors/shop.ts'
 import { resources } from '../../actors/engine-node.ts'
+import { saveToken } from '../../../engine/state/token-store.ts'
 import { startApi } from '../../../api/server.ts'
 import { createLogger } from '../../../engine/logger.ts'
 
@@ -29,16 +30,18 @@ export type Called = Readonly<{
 export async function serveShop(sinks: readonly string[]) {
   await using stack = new AsyncDisposableStack()
   const shop = stack.use(await Shop.open(sinks))
-  const { engine, edits, backfills, cache, store } = shop.node
+  const { engine, edits, backfills, cache, tokens, store } = shop.node
   await store.transaction(async (query) => {
     const account = await resources.saveAccount(query, 'shop')
-    await resources.saveToken(query, account, 'main', TOKEN)
-    await resources.saveToken(query, await resources.saveAccount(query, 'other'), 'main', OTHER_TOKEN)
+    await saveToken(query, account, { name: 'main', token: TOKEN })
+    await saveToken(query, await resources.saveAccount(query, 'other'), { name: 'main', token: OTHER_TOKEN })
   })
-  await engine.reload()
+  await tokens.load()
   const logger = createLogger({ level: 'fatal', format: 'json' })
   const identity = { version: '0', nodeId: 'id-1', nodeName: 'test' }
-  const api = stack.use(await startApi({ host: '127.0.0.1', port: 0, engine, resources: cache, edits, backfills, logger, identity }))
+  const api = stack.use(
+    await startApi({ host: '127.0.0.1', port: 0, engine, resources: cache, tokens, edits, backfills, logger, identity }),
+  )
   const call = async (method: string, path: string, body?: unknown, token = TOKEN): Promise<Called> => {
     const answer = await fetch(`${api.url}/api${path}`, {
       method,

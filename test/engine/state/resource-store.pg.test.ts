@@ -7,6 +7,7 @@ import type { Connection } from '../../../engine/postgres/client-config.ts'
 import { Vault } from '../../../engine/state/secrets.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
 import { openStore } from '../../../engine/state/store.ts'
+import { allTokens, saveToken } from '../../../engine/state/token-store.ts'
 import { hashToken } from '../../../engine/state/tokens.ts'
 import { createState } from '../../services/postgres.ts'
 import { until } from '../../waiting.ts'
@@ -67,12 +68,12 @@ test('the same name twice is one resource with the last values, under the id it 
   const save = (batchSize: number) =>
     store.transaction(async (query) => {
       const account = await resources.saveAccount(query, 'main')
-      await resources.saveToken(query, account, 'ci', `token-${batchSize}`)
+      await saveToken(query, account, { name: 'ci', token: `token-${batchSize}` })
       await resources.save(query, 'database', { account, input: { ...input('shop', db.connection), poolSize: batchSize } })
       return resources.save(query, 'sink', { account, input: sinkOf('orders', 'shop', { batch_size: batchSize }) })
     })
   assert.equal((await save(1)).id, (await save(2)).id)
-  const { sinks, databases, tokens } = await resources.load(store.query)
+  const { sinks, databases } = await resources.load(store.query)
   assert.deepEqual(
     sinks.map(({ batch_size }) => batch_size),
     [2],
@@ -81,7 +82,7 @@ test('the same name twice is one resource with the last values, under the id it 
     databases.map(({ poolSize }) => poolSize),
     [2],
   )
-  assert.deepEqual([...tokens.keys()], [hashToken('token-2')]) // the former token is no longer valid
+  assert.deepEqual([...(await allTokens(store.query)).keys()], [hashToken('token-2')]) // the former token is no longer valid
 })
 
 test('who reads again gets what was written since, also within a transaction and after one that was undone, and the rest as it was read before', async () => {
@@ -240,15 +241,17 @@ test('an account sees its own sinks alone, by id in any case and by name', async
   for (const name of ['a', 'b']) {
     await store.transaction(async (query) => {
       const account = await resources.saveAccount(query, name)
-      await resources.saveToken(query, account, 'ci', `token-of-${name}`)
+      await saveToken(query, account, { name: 'ci', token: `token-of-${name}` })
       await resources.save(query, 'database', { account, input: input('shop', db.connection) })
       await resources.save(query, 'sink', { account, input: sinkOf('orders', 'shop') })
     })
   }
   const cache = new ResourceCache(await resources.load(store.query))
-  const a = cache.findAccount(hashToken('token-of-a')) ?? assert.fail('no account')
-  const b = cache.findAccount(hashToken('token-of-b')) ?? assert.fail('no account')
-  assert.equal(cache.findAccount(hashToken('token-of-c')), undefined)
+  const tokens = await allTokens(store.query)
+  const accountOf = (token: string) => tokens.get(hashToken(token))?.account
+  const a = accountOf('token-of-a') ?? assert.fail('no account')
+  const b = accountOf('token-of-b') ?? assert.fail('no account')
+  assert.equal(accountOf('token-of-c'), undefined)
   const mine = cache.find('sink', a.id, 'orders') ?? assert.fail('no sink')
   assert.equal(mine.accountId, a.id)
   assert.equal(cache.find('sink', a.id, mine.id.toUpperCase()), mine)

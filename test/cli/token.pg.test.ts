@@ -1,0 +1,58 @@
+/** `tailrace token`, as a user types it, against the real service. */
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { text } from 'node:stream/consumers'
+import { after, before, test } from 'node:test'
+import { Service, TOKEN } from '../faults/service.ts'
+import { COMMAND } from '../services/bundled-command.ts'
+import { createDatabase, createState } from '../services/postgres.ts'
+
+const started = new AsyncDisposableStack()
+let service: Service
+before(async () => {
+  const source = started.use(await createDatabase('create table goods (id int primary key)'))
+  const state = started.use(await createState())
+  service = started.use(await Service.prepare({ source: source.connection, stateUrl: state.url, sinks: [{ name: 'goods' }] }))
+  await service.startReady()
+})
+after(() => started.disposeAsync())
+
+async function token(...args: readonly string[]) {
+  const env = { ...process.env, TAILRACE_DATA: service.dataFolder, TAILRACE_TOKEN: TOKEN }
+  const child = spawn(process.execPath, [COMMAND, 'token', ...args, '--url', service.origin], { env })
+  const [[code], out, err] = await Promise.all([once(child, 'close') as Promise<[number]>, text(child.stdout), text(child.stderr)])
+  return { code, out, err }
+}
+const status = async (path: string, given: string) =>
+  (await fetch(`${service.origin}/api${path}`, { headers: { authorization: `Bearer ${given}` } })).status
+
+test('a token is created with its text on the standard output alone, listed, and revoked', async () => {
+  const made = await token('create', 'worker', '--scopes', 'receive', '--sinks', 'goods')
+  assert.deepEqual([made.code, made.err], [0, 'The API token "worker" (receive of goods) is shown once:\n'])
+  const given = made.out.trim()
+  assert.match(given, /^tr_\S{32}$/)
+  assert.equal(await status('/http_pull_consumers/goods/receive', given), 200)
+  assert.equal(await status('/sinks', given), 403)
+  const { out } = await token('ls')
+  assert.match(out, /worker {2}receive of goods {2,}since \d{4}-\d\d-\d\d, used \d{4}-/)
+  assert.ok(!out.includes(given))
+  const revoked = await token('revoke', 'worker')
+  assert.deepEqual([revoked.code, revoked.out], [0, 'The API token "worker" is revoked: it works no more.\n'])
+  assert.equal(await status('/http_pull_consumers/goods/receive', given), 401)
+})
+
+test('with --json it prints what the API answers', async () => {
+  const made = JSON.parse((await token('create', 'machine', '--scopes', 'read,manage', '--expires', '2090-01-01T00:00:00Z', '--json')).out)
+  assert.deepEqual([made.name, made.scopes, made.expires_at], ['machine', ['read', 'manage'], '2090-01-01T00:00:00.000Z'])
+  const { data } = JSON.parse((await token('ls', '--json')).out)
+  assert.ok(data.some((one: { id: string; made_by: string }) => one.id === made.id && one.made_by === 'api'))
+  assert.deepEqual(JSON.parse((await token('revoke', made.id, '--json')).out), { success: true })
+})
+
+test('what is wrong is told: no name, an unknown token, a scope that is none', async () => {
+  assert.equal((await token('create')).code, 2)
+  assert.match((await token('revoke', 'nobody')).err, /There is no API token "nobody"/)
+  const wrong = await token('create', 'x', '--scopes', 'everything')
+  assert.deepEqual([wrong.code, /scopes/.test(wrong.err)], [1, true])
+})
