@@ -51,8 +51,10 @@ const MOVE_TIMEOUT_MS = 1_800_000
 
 /** Reads backfills while a source streams. */
 export interface RunBackfills {
-  /** The handler of marks and the watcher of keys that a run calls. */
-  readonly hooks: Pick<Parameters<(typeof SourceRun)['open']>[0], 'marks' | 'watcher'>
+  /** The handler of marks, the watcher of keys, and what a run awaits before it confirms. */
+  readonly hooks: Pick<Parameters<(typeof SourceRun)['open']>[0], 'marks' | 'watcher' | 'confirming'>
+  /** A run is to begin. */
+  prepare(): Promise<void>
   /** @param term under which it streams */
   begin(run: SourceRun, term: number): void
   end(): void
@@ -334,6 +336,7 @@ export class SourceActor {
 
   async #stream({ lock, plan, drain, opened, progressed }: StreamInput<SourceLock, Plan>, signal: AbortSignal): Promise<void> {
     const { database, log, settings, observer = {}, backfills } = this.#options
+    await backfills?.prepare()
     const run = await SourceRun.open({
       database,
       log,

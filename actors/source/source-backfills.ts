@@ -18,6 +18,7 @@ import { BackfillRun, type BackfillKeeper, type RunEnd, type StreamingSource } f
 import type { BackfillLimits } from '../../engine/backfill/backfill-limits.ts'
 import { emptyTables } from '../../engine/backfill/empty-tables.ts'
 import { BACKFILL_MARK, Marks } from '../../engine/backfill/marks.ts'
+import { MovedRows } from '../../engine/backfill/moved-rows.ts'
 import { PageSessions } from '../../engine/backfill/page-sessions.ts'
 import { TABLES_AT_ONCE } from '../../engine/backfill/source-table.ts'
 import { Windows } from '../../engine/backfill/windows.ts'
@@ -38,6 +39,7 @@ import {
   type DurablePage,
   type RunningBackfill,
 } from '../../engine/state/backfills.ts'
+import { followedBackfills, movedSince, saveMovedRows } from '../../engine/state/moved-rows.ts'
 import type { Database } from '../../engine/state/resources.ts'
 import type { BackfillStatus, HealthCheck } from '../../engine/status.ts'
 import type { Mark, MarkHandler } from '../../engine/wal/change-packer.ts'
@@ -107,6 +109,9 @@ export class SourceBackfills {
   readonly #database: Database
   readonly #home: BackfillHome
   readonly #windows = new Windows()
+  readonly #moved: MovedRows
+  /** those that are followed though they have failed */
+  readonly #failed = new Set<string>()
   #marks: Marks | undefined
   #sessions: PageSessions | undefined
   /** by id */
@@ -127,11 +132,21 @@ export class SourceBackfills {
   constructor(database: Database, home: BackfillHome) {
     this.#database = database
     this.#home = home
+    this.#moved = new MovedRows(this.#windows, (moved) => saveMovedRows(home.state, moved))
   }
 
-  /** The handler of backfill marks and the watcher of keys that a run of the source calls. */
-  get hooks(): Readonly<{ marks: ReadonlyMap<string, MarkHandler>; watcher: Windows }> {
-    return { marks: new Map([[BACKFILL_MARK, (mark: Mark) => this.#marks?.met(mark)]]), watcher: this.#windows }
+  /** The handler of backfill marks, the watcher of keys, and what a run of the source awaits before it confirms. */
+  get hooks(): Readonly<{ marks: ReadonlyMap<string, MarkHandler>; watcher: Windows; confirming: () => Promise<void> }> {
+    const marks = new Map([[BACKFILL_MARK, (mark: Mark) => this.#marks?.met(mark)]])
+    return { marks, watcher: this.#windows, confirming: () => this.#moved.save() }
+  }
+
+  /** A run of the source is to begin: it sees each change that may move a row of a backfill. */
+  async prepare(): Promise<void> {
+    this.#moved.begin()
+    this.#failed.clear()
+    for (const { id, sinkId, table } of await followedBackfills(this.#home.state, this.#database.id))
+      this.#moved.follow({ id, sinkId }, table)
   }
 
   /** The source streams here, by this run. @param term under which it does */
@@ -165,6 +180,7 @@ export class SourceBackfills {
   look(): void {
     for (const { changed } of this.#jobs.values()) changed.ring()
     this.#lookForOthers()
+    this.#forgetOver().catch((err: unknown) => this.#home.logger.debug({ err }, 'which backfills are over is found out later'))
   }
 
   /** Stops what is not active any more, and begins what has become active. */
@@ -178,6 +194,19 @@ export class SourceBackfills {
     for (const job of others) this.#jobs.set(job.of.id, job)
     for (const jobs of Map.groupBy(others, ({ of }) => of.sinkId).values())
       for (let from = 0; from < jobs.length; from += TABLES_AT_ONCE) void this.#tendAll(jobs.slice(from, from + TABLES_AT_ONCE), run)
+  }
+
+  /** Rows of backfills that are over are followed no more. Those that have failed may go on. */
+  async #forgetOver(): Promise<void> {
+    const running = new Set(this.#home.running().map(({ id }) => id))
+    for (const id of running) this.#failed.delete(id)
+    const isNew = (id: string) => !running.has(id) && !this.#failed.has(id)
+    if (!this.#moved.followed.some(isNew)) return
+    const stay = new Set((await followedBackfills(this.#home.state, this.#database.id)).map(({ id }) => id))
+    for (const id of this.#moved.followed.filter(isNew)) {
+      if (stay.has(id)) this.#failed.add(id)
+      else this.#moved.forget(id)
+    }
   }
 
   /** Those that are active, as they are now. */
@@ -400,6 +429,10 @@ export class SourceBackfills {
         }
         return isSaved
       },
+      moved: async (since) => {
+        await this.#moved.save()
+        return movedSince(state, backfill.id, since)
+      },
       counted: (rows) => {
         job.rows = rows
         return saveInitialCount(state, backfill.id, rows)
@@ -420,6 +453,7 @@ export class SourceBackfills {
       database: this.#database,
       query: run.query,
       windows: this.#windows,
+      moved: this.#moved,
       marks: this.#marks ?? new Marks(this.#database.id, run.query),
       durable: (position) => this.#untilDurable(run, position, signal),
       signal,

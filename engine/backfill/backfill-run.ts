@@ -17,11 +17,13 @@ import { PART, type Position } from '../position.ts'
 import type { Query } from '../postgres/query.ts'
 import { sqlstateOf } from '../postgres/sqlstate.ts'
 import type { DurablePage, RunningBackfill } from '../state/backfills.ts'
+import type { FollowedTable } from '../state/moved-rows.ts'
 import type { Database } from '../state/resources.ts'
 import type { Mark, OwnStream } from '../wal/change-packer.ts'
 import { toSourceError } from '../wal/connection/source-error.ts'
 import { estimateRows, refuseHeavyPages } from './page-plan.ts'
 import { interrupted, type Marks } from './marks.ts'
+import type { MovedRows } from './moved-rows.ts'
 import { endOf, pageQuery, rowsAtQuery, rowsQuery, type After } from './page-query.ts'
 import { PageRows } from './page-rows.ts'
 import type { OnCopiedRow, PageSession } from './page-session.ts'
@@ -50,6 +52,7 @@ export type StreamingSource = Readonly<{
   database: Database
   query: Query
   windows: Windows
+  moved: Pick<MovedRows, 'follow'>
   marks: Pick<Marks, 'write' | 'written'>
   /** settles when everything up to a place is durable in the log; rejects when the run ends */
   durable: (position: Position) => Promise<void>
@@ -72,6 +75,8 @@ export type BackfillKeeper = Readonly<{
   added: (rows: AddedRows) => void
   /** A page is durable. @returns false: the backfill has ended, or is another owner's */
   durable: (page: Omit<DurablePage, 'lsn' | 'at'> & Readonly<{ lsn: Lsn }>) => Promise<boolean>
+  /** Rows that moved to where pages have been, up to here and since the mark of a page. @returns their keys; 'too many': they are not known */
+  moved: (since: string) => Promise<readonly string[] | 'too many'>
   /** About how many rows there are. */
   counted: (rows: number) => Promise<void>
   /** Something is not as it should be, and the backfill goes on. */
@@ -128,6 +133,9 @@ export class BackfillRun {
   readonly #tries = new Map<string, number>()
   /** what `#after` means; undefined: there is none yet */
   #orderedBy: string | undefined
+  /** where the mark of the last page stands that a former run has read, until it is known which rows have moved since */
+  #movedSince: string | undefined
+  #follows: FollowedTable | undefined
   #processed: number
   #ingested: number
   /** for slices to come */
@@ -153,6 +161,7 @@ export class BackfillRun {
     this.#keeper = keeper
     this.#after = from?.after ?? null
     this.#orderedBy = from?.orderedBy
+    this.#movedSince = from?.lsn
     this.#processed = from?.processed ?? 0
     this.#ingested = from?.ingested ?? 0
   }
@@ -192,6 +201,7 @@ export class BackfillRun {
     if (this.#orderedBy !== table.orderedBy) {
       this.#after = null // what had been read was read in another order, or of another table
       this.#orderedBy = table.orderedBy
+      this.#movedSince = undefined
     }
     let begun = this.#begin(table)
     begun.catch(() => undefined) // the run may end before it is waited for
@@ -204,6 +214,7 @@ export class BackfillRun {
       }
       const page = await begun
       if (!page) return 'waiting'
+      await this.#takeMoved()
       await this.#session.begin(windows, this.#signal)
       table = await this.#describeAgain(table)
       begun = this.#begin(table) // of the next page: while this one is read
@@ -220,6 +231,19 @@ export class BackfillRun {
     await this.#saved
     if (this.#newest) await this.#save(this.#newest, null)
     return 'done'
+  }
+
+  /** The first page has begun: what moved before is known, and its window sees the rest. */
+  async #takeMoved(): Promise<void> {
+    const since = this.#movedSince
+    if (since === undefined) return
+    const keys = await this.#keeper.moved(since)
+    if (keys === 'too many') {
+      this.#after = null
+      this.#processed = 0
+      this.#ingested = 0
+    } else for (const key of keys) this.#again.add(Buffer.from(key).toString('latin1')) // as the windows have them
+    this.#movedSince = undefined
   }
 
   /** @returns about how many rows there are; undefined: it takes too long to say, for the condition does. Pages of it need not */
@@ -241,6 +265,10 @@ export class BackfillRun {
       const window = new Window(relation.oid, stream, identity, anyMoves)
       this.#source.windows.open(window)
       this.#windows.add(window)
+      if (order.length > 0 && 'columns' in identity) {
+        this.#follows = { relation: relation.oid, columns: identity.columns, anyMoves }
+        this.#source.moved.follow(this.#backfill, this.#follows)
+      }
       return { window, stream, openSlices: 0, isRead: false }
     })
   }
@@ -401,7 +429,8 @@ export class BackfillRun {
   }
 
   async #save({ position: { history, lsn }, processed, ingested }: Released, after: readonly string[] | null): Promise<void> {
-    if (!(await this.#keeper.durable({ after, orderedBy: this.#orderedBy, history, lsn, processed, ingested })))
+    const [orderedBy, follows] = [this.#orderedBy, this.#follows]
+    if (!(await this.#keeper.durable({ after, orderedBy, follows, history, lsn, processed, ingested })))
       throw interrupted('it has ended, or another process reads it')
   }
 

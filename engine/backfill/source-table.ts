@@ -24,7 +24,7 @@ export type SourceTable = Readonly<{
   relation: Relation
   /** the same text for as long as nothing of this has changed */
   print: string
-  /** what the values mean that a page ends with: of another text they mean nothing */
+  /** what the values mean that a page ends with, and the keys of rows that have moved: of another text they mean nothing */
   orderedBy: string
   /** what rows come from, as SQL, under the name `t` */
   from: string
@@ -205,13 +205,17 @@ async function describeOne(query: Query, { asked, table, publication, columns, i
   const identityColumns = ((table.identity === 'i' && keys.ofIdentity()) || keys.ofPages() || []).toSorted((a, b) => a.index - b.index)
   const named = identityColumns.map((column) => column.name)
   const identity: RowIdentity = named.length > 0 ? { columns: named } : { rowsOf: read.map((column) => column.name) }
+  const typeOf = ({ index }: KeyColumn) => [read[index]?.number, read[index]?.type, read[index]?.collation].join('.')
+  const paged = keys.ofPages() ?? []
+  const isByPages =
+    paged.length === identityColumns.length && identityColumns.every(({ index }) => paged.some((column) => column.index === index))
   const conditions = conditionsOf(asked, order, table.filter)
   return {
     relation,
     print: JSON.stringify([table.oid, read, order, identity, conditions, order.length > 0 || table.blocks]),
     orderedBy:
       order.length > 0
-        ? [table.oid, ...order.map(({ index }) => [read[index]?.number, read[index]?.type, read[index]?.collation].join('.'))].join()
+        ? [table.oid, ...order.map(typeOf), ...(isByPages ? [] : ['by', ...identityColumns.map(typeOf)])].join()
         : `${table.oid},file ${table.file}`,
     from: `${table.kind === 'p' ? '' : 'only '}${quoted} t`,
     conditions,

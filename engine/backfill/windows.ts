@@ -5,7 +5,7 @@
  * has, in a table without a key, each row that looks as one did that was changed: which of them it was nobody can say. No I/O.
  */
 import { ByteWriter } from '../byte-writer.ts'
-import type { ChangeWatcher, OwnStream } from '../wal/change-packer.ts'
+import type { ChangePlace, ChangeWatcher, OwnStream } from '../wal/change-packer.ts'
 import { type Change, type ChangeAction, groupHash, writeKeys, type Side } from '../wal/decode/change.ts'
 import type { Relation } from '../wal/decode/relation.ts'
 import { ACTION_BIT } from '../wal/routing/routing.ts'
@@ -21,6 +21,15 @@ export type Fate = 'newer' | 'partly' | 'unseen'
 
 /** A change of the key is an update to some sinks, and a delete and an insert to others. */
 const KEY_CHANGE = ACTION_BIT.update | ACTION_BIT.insert
+
+/**
+ * Whether a sink gets of an update what it has to know of its row. @param actions bits of what it takes; @param action as
+ * ChangeWatcher.changed has it; @param isMoved the row got another key
+ */
+export const isEnough = (actions: number, action: number, isMoved: boolean): boolean => {
+  const asked = isMoved ? KEY_CHANGE : action
+  return action !== 0 && (actions & asked) === asked
+}
 
 /** The part of a sink's settings that decides what its stream brings of a change. */
 type WindowStream = Pick<OwnStream, 'actions' | 'isShed'>
@@ -114,14 +123,14 @@ export class Window {
   #keyChanged(action: number, kind: ChangeAction, old: string | undefined, now: string | undefined): void {
     const isMoved = old !== undefined && now !== undefined && old !== now
     const { actions, isShed } = this.#stream
-    const asked = isMoved ? KEY_CHANGE : action === 0 ? ACTION_BIT[kind] : action
-    const brought = isShed() ? 0 : actions & asked
-    const isEnough = action !== 0 && brought === asked
+    const taken = isShed() ? 0 : actions
+    const brought = taken & (isMoved ? KEY_CHANGE : action === 0 ? ACTION_BIT[kind] : action)
+    const isWhole = isEnough(taken, action, isMoved)
     // there is no such row any more, until another change makes one; but in one transaction another row may have got the key before
     if (old !== undefined && old !== now && !(isMoved && this.#changed.has(old))) this.#changed.set(old, 'newer')
     const less = brought !== 0 || (now !== undefined && this.#isSeen(now)) ? 'partly' : 'unseen'
-    if (now !== undefined) this.#changed.set(now, isEnough ? 'newer' : less)
-    if (!isEnough && now !== undefined && (isMoved || this.#anyMoves)) this.#moved.add(now)
+    if (now !== undefined) this.#changed.set(now, isWhole ? 'newer' : less)
+    if (!isWhole && now !== undefined && (isMoved || this.#anyMoves)) this.#moved.add(now)
   }
 
   #isSeen(key: string): boolean {
@@ -137,9 +146,16 @@ export class Window {
   }
 }
 
+/** What sees the changes of a table while it is open. */
+type OpenWindow = Readonly<{
+  relation: number
+  changed: (change: Change, action: number, place: ChangePlace) => void
+  truncated: () => void
+}>
+
 /** The open windows of a source. */
 export class Windows implements ChangeWatcher {
-  readonly #open = new Map<number, Set<Window>>()
+  readonly #open = new Map<number, Set<OpenWindow>>()
   /** streamed, and perhaps not visible yet */
   #streamed: number[] = []
   #isPastKnown = false
@@ -160,12 +176,12 @@ export class Windows implements ChangeWatcher {
     this.#isPastKnown = true
   }
 
-  open(window: Window): void {
+  open(window: OpenWindow): void {
     const open = this.#open.get(window.relation) ?? new Set()
     this.#open.set(window.relation, open.add(window))
   }
 
-  close(window: Window): void {
+  close(window: OpenWindow): void {
     const open = this.#open.get(window.relation)
     open?.delete(window)
     if (open?.size === 0) this.#open.delete(window.relation)
@@ -175,8 +191,8 @@ export class Windows implements ChangeWatcher {
     return this.#open.size > 0 && this.#open.has(relation)
   }
 
-  changed(change: Change, action: number): void {
-    for (const window of this.#open.get(change.relation.oid) ?? []) window.changed(change, action)
+  changed(change: Change, action: number, place: ChangePlace): void {
+    for (const window of this.#open.get(change.relation.oid) ?? []) window.changed(change, action, place)
   }
 
   truncated(relation: number): void {

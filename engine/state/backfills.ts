@@ -8,6 +8,7 @@ import { formatLsn, type Lsn } from '../lsn.ts'
 import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { ask } from './asking.ts'
+import type { FollowedTable } from './moved-rows.ts'
 
 /** The states of a backfill. `completed` and `cancelled` are never left. */
 export const BACKFILL_STATES = ['active', 'paused', 'completed', 'failed', 'cancelled'] as const
@@ -67,6 +68,8 @@ export type DurablePage = Readonly<{
   after: readonly string[] | null
   /** what these values mean: of a table that is ordered by something else by now, nothing */
   orderedBy?: string | undefined
+  /** how it is known which rows move to where pages have been; absent: it is not */
+  follows?: FollowedTable | undefined
   /** where its mark stands */
   history: number
   lsn: string
@@ -294,10 +297,16 @@ export async function saveDurablePage(
   const { rows } = await ask(
     query,
     `with owner as (select from tailrace.term where kind = 'source' and key = $1::text and term = $2::bigint for share)
-     update tailrace.backfill b set updated_at = clock_timestamp(), rows_processed_count = $5, rows_ingested_count = $6,
-       pages = case when jsonb_array_length(pages) >= ${MAX_PAGES} then pages - 0 else pages end || jsonb_build_array(
-         $4::jsonb || jsonb_build_object('at', clock_timestamp()))
-     from owner where b.id = $3::text::uuid and ${UNENDED} returning b.id`,
+, saved as (
+       update tailrace.backfill b set updated_at = clock_timestamp(), rows_processed_count = $5, rows_ingested_count = $6,
+         pages = case when jsonb_array_length(pages) >= ${MAX_PAGES} then pages - 0 else pages end || jsonb_build_array(
+           $4::jsonb || jsonb_build_object('at', clock_timestamp()))
+       from owner where b.id = $3::text::uuid and ${UNENDED} returning b.id, b.pages
+     ), forgotten as (
+       delete from tailrace.backfill_moved_row m using saved
+       where m.backfill_id = saved.id and m.lsn <= (select min((p ->> 'lsn')::pg_lsn) from jsonb_array_elements(saved.pages) p)
+     )
+     select id from saved`,
     [databaseId, term, id, JSON.stringify({ ...page, lsn: formatLsn(page.lsn) }), page.processed, page.ingested],
   )
   return rows.length > 0

@@ -66,12 +66,23 @@ export type OwnStream = RelationTarget & Readonly<{ actions: number; isShed: () 
 /** Called for each mark of its prefix that the log does not have yet. */
 export type MarkHandler = (mark: Mark) => void
 
+/** Where a change stands, and what sinks get of it. */
+export type ChangePlace = Readonly<{
+  /** of its transaction */
+  lsn: Lsn
+  /** bits of what a sink gets of the table's changes here */
+  actionsOf: (sinkId: string, relation: Relation) => number
+}>
+
 /** Sees changes before any sink's filter. */
 export interface ChangeWatcher {
   /** whether this table's changes are wanted now */
   watches(relation: number): boolean
-  /** @param change valid during the call; @param action its bit of ACTION_BIT; 0: Postgres did not send all values of the row */
-  changed(change: Change, action: number): void
+  /**
+   * A change that the log has already comes again where it was not confirmed.
+   * @param change valid during the call; @param action its bit of ACTION_BIT; 0: Postgres did not send all values of the row
+   */
+  changed(change: Change, action: number, place: ChangePlace): void
   truncated(relation: number): void
   /** the transaction was streamed: its rows are visible soon (docs/rules.md, rule 30) */
   committed(xid: number): void
@@ -132,6 +143,8 @@ export class ChangePacker implements PgoutputHandler<Said> {
   committedUs = 0
   /** of the change that is being handled, as Postgres sent it */
   #chunkBytes = 0
+  /** of the change that is being handled */
+  readonly #place: ChangePlace
 
   constructor(options: ChangePackerOptions) {
     this.#options = options
@@ -139,6 +152,13 @@ export class ChangePacker implements PgoutputHandler<Said> {
     this.#routing = options.routing
     this.#shedding = options.shedding
     this.#packing = options.packing
+    const { cursor } = options
+    this.#place = {
+      get lsn() {
+        return cursor.transaction.lsn
+      },
+      actionsOf: (sinkId, relation) => this.#actionsOf(sinkId, relation),
+    }
   }
 
   begin(lsn: Lsn, commitTimeUs: number, xid: number): undefined {
@@ -283,6 +303,13 @@ export class ChangePacker implements PgoutputHandler<Said> {
     this.#knownIdx = known.nextIdx({ ...position, idx: position.idx + 1 })
   }
 
+  #actionsOf(sinkId: string, relation: Relation): number {
+    if (this.#shedding?.isDropping(sinkId)) return 0
+    const topics = this.#routing.targets(relation).map(({ target }) => target.topic)
+    const reader = this.#routing.active.readers.find((each) => each.sinkId === sinkId && topics.includes(each.topic))
+    return reader ? actionBits(reader.actions) : 0
+  }
+
   /** @returns undefined: nobody wants the change, or the log has it already */
   #relationOf(oid: number, chunk: Chunk): Relation | undefined {
     if (this.#cursor.idx >= this.#knownIdx) this.#announceKnown()
@@ -299,15 +326,16 @@ export class ChangePacker implements PgoutputHandler<Said> {
     this.rows++
     this.rowBytes += chunk.length
     this.#chunkBytes = chunk.length
-    if (this.#cursor.isDurable) return undefined
-    return this.#routing.targets(relation).length > 0 || this.#options.watcher?.watches(oid) ? relation : undefined
+    if (this.#options.watcher?.watches(oid)) return relation
+    return this.#cursor.isDurable || this.#routing.targets(relation).length === 0 ? undefined : relation
   }
 
   #emit(change: Change, action: ActionCode, bit: number): void {
     const { relation } = change
     if (this.#options.watcher?.watches(relation.oid)) {
       const lacksValues = change.action !== 'delete' && change.row.unchanged > 0
-      this.#options.watcher.changed(change, lacksValues ? 0 : bit)
+      this.#options.watcher.changed(change, lacksValues ? 0 : bit, this.#place)
+      if (this.#cursor.isDurable) return
     }
     const targets = this.#routing.targets(relation)
     if (change.keyChanged) this.#emitPart(targets, change, PART.tombstone, ACTION.delete, bit)

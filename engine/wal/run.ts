@@ -57,6 +57,8 @@ type SourceRunOptions = Readonly<{
   observer: SourceObserver
   marks?: ReadonlyMap<string, MarkHandler>
   watcher?: ChangeWatcher
+  /** settles when what was seen so far may be confirmed: it does not come again */
+  confirming?: () => Promise<void>
   /** something became durable or was confirmed */
   progressed?: () => void
 }>
@@ -147,6 +149,7 @@ export class SourceRun {
     this.#confirmer = new Confirmer({
       start: confirmed,
       save: async (lsn) => {
+        await options.confirming?.()
         await store.saveConfirmed(lsn, log.appendCount(database.id))
         await log.remember(database.id, { term: store.term, history: historyAt(incarnations, lsn), confirmed: lsn })
       },

@@ -2,10 +2,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { backfillsOf, type Backfill } from '../../engine/state/backfills.ts'
+import { MAX_MOVED } from '../../engine/state/moved-rows.ts'
 import { differences, Mirror } from '../faults/mirror.ts'
 import { messageOf, type Wire } from '../faults/sink-client.ts'
 import { until } from '../waiting.ts'
-import { ITEMS, NEVER, serving, Shop } from './shop.ts'
+import { ITEMS, NEVER, serving, Shop, upTo } from './shop.ts'
 
 const ROWS = 2_500
 /** A page of a thousand rows takes half a second. */
@@ -13,10 +14,10 @@ const SLOW = '(id % 20 <> 0 or pg_sleep(0.01) is not null)'
 const MAX_TIMEOUT_MS = 20_000
 
 async function begin(shop: Shop, sink: string, { table = 'public.item', where = SLOW as string | null } = {}): Promise<void> {
-  const { backfills, cache } = shop.node
-  const of = cache.sinks.find(({ name }) => name === sink) ?? assert.fail()
-  await backfills.start(of, [{ table, max_timeout_ms: MAX_TIMEOUT_MS, where }])
+  await shop.node.backfills.start(sinkOf(shop, sink), [{ table, max_timeout_ms: MAX_TIMEOUT_MS, where }])
 }
+
+const sinkOf = (shop: Shop, sink: string) => shop.node.cache.sinks.find(({ name }) => name === sink) ?? assert.fail()
 
 const newest = async (shop: Shop, sink: string): Promise<Backfill> =>
   (await backfillsOf(shop.node.store.query, shop.id(sink)))[0] ?? assert.fail(`${sink} has no backfill`)
@@ -167,6 +168,87 @@ test('a row that is changed all the time, with a large value that is left alone,
   assert.deepEqual(differences(new Map([...rows].filter(([key]) => key !== '7')), others), [])
   assert.deepEqual(mirror.violations, [])
 })
+
+/** Lets rows that were not read yet get keys of places that were, by updates, and each of them once more. */
+async function moveBack(shop: Shop, ids: readonly number[]): Promise<void> {
+  await shop.db.query('update item set id = id - 100000 where id = any ($1)', [ids])
+  await shop.db.query('update item set id = id + 50000 where id = any ($1)', [ids.map((id) => id - 100_000)])
+}
+
+/** Settles when what was committed so far is confirmed: no other run is told of it. */
+async function confirmed(shop: Shop): Promise<void> {
+  const [row] = await shop.db.query<{ lsn: string }>('select pg_current_wal_lsn()::text as lsn')
+  await until('all is confirmed', async () => {
+    await shop.db.query('select pg_logical_emit_message(true, $1, $2)', ['test', 'something to confirm'])
+    return (
+      (
+        await shop.db.query('select from pg_replication_slots where slot_name = $2 and confirmed_flush_lsn > $1::pg_lsn', [
+          row?.lsn,
+          `s_${shop.db.name}`,
+        ])
+      ).length > 0
+    )
+  })
+}
+
+const move = (shop: Shop, sink: string, state: 'active' | 'paused') =>
+  newest(shop, sink).then(({ id }) => shop.node.backfills.move(sinkOf(shop, sink), id, { state }))
+
+const UNLIKE = 'actions: [insert, delete]'
+const LONG_NAMES = `alter table item alter name set storage external; update item set name = repeat(md5(id::text), 100)`
+const pausedWhile = (work: (shop: Shop) => Promise<unknown>) => async (shop: Shop) => {
+  await move(shop, 'a', 'paused')
+  await work(shop)
+  await move(shop, 'a', 'active')
+}
+
+for (const [what, sink, prepared, meanwhile] of [
+  ['is paused, and its sink takes no such changes', UNLIKE, '', pausedWhile((shop) => moveBack(shop, [ROWS, ROWS - 1]))],
+  [
+    'is paused, and its process ends',
+    UNLIKE,
+    '',
+    pausedWhile(async (shop) => {
+      await moveBack(shop, [ROWS])
+      await confirmed(shop)
+      await shop.restart(() => moveBack(shop, [ROWS - 1]))
+    }),
+  ],
+  ['is paused, and the changes leave a large value alone', '', LONG_NAMES, pausedWhile((shop) => moveBack(shop, [ROWS, ROWS - 1]))],
+  [
+    'is paused, and more have moved than are known by their keys',
+    UNLIKE,
+    `insert into item select i, 'more' from generate_series(${ROWS + 1}, ${ROWS + MAX_MOVED}) i`,
+    pausedWhile((shop) => moveBack(shop, upTo(ROWS, ROWS + MAX_MOVED))),
+  ],
+  [
+    'has failed, and its sink takes no such changes',
+    UNLIKE,
+    '',
+    async (shop: Shop) => {
+      await edit(shop, 'a', { source: { include_tables: ['public.other'] } })
+      await ended(shop, 'a', 'failed')
+      await edit(shop, 'a', { source: { include_tables: ['public.item'] } })
+      await serving(shop.node, 'a')
+      await moveBack(shop, [ROWS, ROWS - 1])
+      await move(shop, 'a', 'active')
+    },
+  ],
+] as const)
+  test(`rows that get keys of places that were read come, though the backfill ${what}`, async () => {
+    await using shop = await Shop.open([`name: a, ${ITEMS}, ${sink}`])
+    await shop.insert(1, ROWS)
+    if (prepared) await shop.db.query(prepared)
+    await takeAll(shop, 'a', new Mirror())
+    await begin(shop, 'a', { where: `(id not between 1 and ${ROWS} or ${SLOW})` })
+    await inTheMidst(shop, 'a')
+    await meanwhile(shop)
+    await ended(shop, 'a', 'completed')
+    const mirror = new Mirror()
+    await takeAll(shop, 'a', mirror)
+    assert.deepEqual(differences(mirror.rows(), await table(shop)), [])
+    assert.deepEqual(mirror.violations, [])
+  })
 
 for (const [action, keyChanges] of [
   ['insert', 'update'],

@@ -22,6 +22,7 @@ const KEEPER: BackfillKeeper = {
   releasing: () => () => {},
   added: () => {},
   durable: () => Promise.resolve(true),
+  moved: () => Promise.resolve([]),
   counted: () => Promise.resolve(),
   warned: assert.fail,
 }
@@ -59,7 +60,7 @@ async function readOn({ connection }: TestDatabase, { marks }: Stream): Promise<
   const slot = { id: 'slot', name: 'test', publication: 'p', status: 'active' } as const
   const database = { ...{ id: 'source', accountId: 'a', name: 'source', poolSize: 1, annotations: {}, slot }, connection }
   const source: StreamingSource = {
-    ...{ database, marks, windows: new Windows(), signal: NEVER, maxMessageBytes: 2 ** 20 },
+    ...{ database, marks, windows: new Windows(), moved: { follow: () => undefined }, signal: NEVER, maxMessageBytes: 2 ** 20 },
     ...{ query: () => assert.fail('nothing is cancelled'), durable: () => Promise.resolve() },
   }
   const session = await PageSession.open(connection, 'tailrace backfill test', BACKFILL.maxTimeoutMs)

@@ -413,6 +413,7 @@ test('a mark can add rows at its place, and a watcher sees the keys of changes b
     {},
     {
       backfills: {
+        prepare: () => Promise.resolve(),
         begin: () => {},
         end: () => {},
         progressed: () => {},
