@@ -9,6 +9,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
+import type { FunctionStage } from '../transforms/stage.ts'
 import {
   messageRecord,
   messageRecords,
@@ -16,6 +17,7 @@ import {
   type MessageRecord,
   type MessagesAsked,
 } from '../engine/dispatch/parked/message-records.ts'
+import { StoredGenerations } from '../engine/dispatch/generations.ts'
 import { READ_MEMORY_BYTES, ReadMemory } from '../engine/dispatch/read-memory.ts'
 import type { ReplayTarget } from '../engine/dispatch/replay/replay-plan.ts'
 import type { BackfillLimits } from '../engine/backfill/backfill-limits.ts'
@@ -51,6 +53,7 @@ import { StreamTrimming } from './stream-trimming.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type MessageLook, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink/sink-functions.ts'
+import { tailOf, type TailAsked, type TailPage } from './sink/sink-tail.ts'
 import type { SourceOutcome } from './source/source-actor.ts'
 import type { EditedMessages, EditOfMessages, HeldSink, PulledSink } from './sink/running-sink.ts'
 import type { SinkHost } from './sink/sink-host.ts'
@@ -239,6 +242,15 @@ export class Engine {
     const sink = this.#sinkNow(sinkId)
     const database = this.#database(sink.databaseId)
     return shownMessage(found, sink, database, withFunctions ? (work) => this.#functions.tried(sink, database, work) : undefined)
+  }
+  /** Looks at what comes to a sink: reads the log beside it. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID, SANDBOX_UNAVAILABLE */
+  tail(sinkId: string, asked: TailAsked): Promise<TailPage> {
+    const sink = this.#sinkNow(sinkId)
+    const database = this.#database(sink.databaseId)
+    const { log, store } = this.#options
+    const generations = new StoredGenerations({ sinkId, log, query: store.query, ackWaitMs: () => sink.ack_wait_ms })
+    const tried = <T>(work: (stage: FunctionStage) => Promise<T>) => this.#functions.tried(sink, database, work)
+    return tailOf({ sink, database, log, query: store.query, generations, tried }, asked)
   }
   /** The last messages that sinks have read here, oldest first; none of sensitive sinks. */
   async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {

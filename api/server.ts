@@ -39,6 +39,7 @@ import type { ResourcePorts } from './http/resource-routes.ts'
 import { tokenOperations, type TokenPort } from './token-routes.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
 import { pullOperations } from './sinks/pull-routes.ts'
+import { tailOperations } from './sinks/tail-routes.ts'
 import { Strangers } from './http/strangers.ts'
 
 /** Says what the API serves, and where. */
@@ -142,6 +143,7 @@ function operationsOf(
     ...sinkOperations({ engine, resources, edits, backfills }),
     ...(backfills ? backfillOperations({ engine, resources, backfills }) : []),
     ...messageOperations({ engine, resources }),
+    ...tailOperations({ engine, resources, receives }),
     ...(functions ? functionOperations({ engine, edits, ...functions }) : []),
     ...(config ? configOperations(config) : []),
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),

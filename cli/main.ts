@@ -48,6 +48,7 @@ const BACKFILL_OPTIONS = {
   json: flag('prints what the API answers'),
   ...ACCESS_OPTIONS,
 } as const
+const TAIL_OPTIONS = { json: flag('prints each message as a line of JSON, whole'), ...ACCESS_OPTIONS } as const
 const FUNCTION_OPTIONS = {
   type: text('TYPE', `one of ${FUNCTION_FIELDS.join(', ')}; without it, what the file looks like`),
   'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
@@ -178,6 +179,14 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace messages ls orders --json',
     ],
     run: async ({ verb, word, more, values }) => (await import('./messages.ts')).messages(verb, { sink: word, ids: more }, values),
+  }),
+  tail: command({
+    usage: 'SINK [options]',
+    summary: 'print what comes to a sink as it comes, behind its functions; it takes nothing from its clients and holds back nothing',
+    word: ['SINK', 'its name'],
+    options: TAIL_OPTIONS,
+    examples: ['tailrace tail orders', 'tailrace tail orders --json | jq \'select(.action == "delete") | .message.record.id\''],
+    run: async ({ word, values }) => (await import('./tail.ts')).tail(word, values),
   }),
   backfill: command({
     usage: 'start | ls | get | pause | resume | cancel | delete SINK [TABLE…] [options]',

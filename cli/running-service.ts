@@ -1,6 +1,6 @@
 /** A command's way to a running Tailrace: its API, by the token of an account. */
 import { EngineError } from '../engine/errors.ts'
-import { fieldsOf } from '../engine/json.ts'
+import { fieldsOf, parseExact } from '../engine/json.ts'
 import { CommandFailed } from './command.ts'
 import { contextNamed, loadContexts } from './contexts.ts'
 import { loadDemoAccess } from './demo.ts'
@@ -55,7 +55,7 @@ async function answerOf(
   const headers = { authorization: `Bearer ${token}`, ...(form && { 'content-type': 'application/json' }) }
   try {
     const answer = await fetch(url, { method, headers, ...(form && { body: JSON.stringify(form) }) })
-    const body: unknown = await answer.json()
+    const body = parseExact(await answer.text()) // rows may have more digits than a JavaScript number keeps
     return { isRefused: !answer.ok, body: fieldsOf(body) }
   } catch (cause) {
     throw new EngineError('SERVICE_UNREACHABLE', `no Tailrace answers at ${url}`, { url }, { cause })

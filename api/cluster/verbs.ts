@@ -56,6 +56,7 @@ export const VERBS: { readonly [V in Verb]: Place<V> } = {
   streams: 'here', // as the state database and the log have them: no other process knows more
   ready: 'here',
   messages: 'here',
+  tail: 'here', // every process reads the same log
   testSink: 'here',
   testEndpoint: 'here',
   replay: 'here', // it stops the sink in all processes by itself

@@ -284,7 +284,8 @@ function flagOf(name: string, value: unknown): boolean {
 
 const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1_000, m: 60_000 }
 
-function waitOf(value: unknown): number {
+/** Reads how long a client waits, in milliseconds. @throws EngineError REQUEST_INVALID */
+export function waitOf(value: unknown): number {
   const [, digits, unit] = (typeof value === 'string' && /^([0-9]+)(ms|s|m)?$/.exec(value)) || []
   const ms = digits === undefined ? value : Number(digits) * (UNIT_MS[unit ?? 'ms'] ?? NaN)
   if (typeof ms === 'number' && Number.isInteger(ms) && ms >= 0 && ms <= MAX_WAIT_MS) return ms

@@ -10,6 +10,7 @@ import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { Readiness } from '../../actors/readiness.ts'
 import type { RecentMessage } from '../../actors/recent-messages.ts'
+import type { TailAsked, TailPage } from '../../actors/sink/sink-tail.ts'
 import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
 import type { EditedMessages, EditOfMessages, MessageChoice, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
@@ -197,6 +198,13 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   readonly edits: [sinkId: string, edit: MessageEdit, choice: MessageChoice][] = []
   async messages(sinkId: string): Promise<MessagePage> {
     return { messages: this.records.get(sinkId) ?? [] }
+  }
+  /** what `tail` gives, and what it was asked */
+  tailed: TailPage = { messages: [], skipped: 0, dropped: 0, trimmed: 0, next: 'W10' }
+  readonly tails: TailAsked[] = []
+  async tail(_sinkId: string, asked: TailAsked): Promise<TailPage> {
+    this.tails.push(asked)
+    return this.tailed
   }
   /** what `recent` gives, whatever it is asked for */
   recents: readonly RecentMessage[] = []

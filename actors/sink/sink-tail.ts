@@ -1,0 +1,314 @@
+/**
+ * Looks at what comes to a sink, for people: reads the log where the sink does, with its selection, filter and functions, and leaves no
+ * trace. It has no commits, takes no lease and holds back nothing: what is trimmed meanwhile it never sees.
+ *
+ * A look starts at a place, which the look before has named, and tells the newest messages up to the end of the log. Who looks too seldom
+ * skips what does not fit, and is told how many; so the memory of a look is bounded, and no reader slows anything.
+ */
+import { ask } from '../../engine/state/asking.ts'
+import { READING, READING_COLUMNS, readerIn, type Generations } from '../../engine/dispatch/generations.ts'
+import { actionName } from '../../engine/dispatch/parked/message-records.ts'
+import { notOwn, type Span } from '../../engine/dispatch/span.ts'
+import { EngineError } from '../../engine/errors.ts'
+import type { Log, LogRecord, TopicName } from '../../engine/log/log.ts'
+import { MESSAGE_FLAG, Pack } from '../../engine/log/pack.ts'
+import type { GenerationShape } from '../../engine/state/generation-shape.ts'
+import { comparePositions, type Position } from '../../engine/position.ts'
+import type { Query } from '../../engine/postgres/query.ts'
+import { rowsOf } from '../../engine/postgres/rows.ts'
+import type { Database, Sink } from '../../engine/state/resources.ts'
+import { isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
+import { Messages, positionName, tableOf } from '../../sinks/messages.ts'
+import { failureText, STATE, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
+import { splitKeyChanges } from '../partition/split-key-changes.ts'
+
+/** Asks what has come to a sink. @property after where the look before ended; absent: the end of the log */
+export type TailAsked = Readonly<{ after: string | undefined; limit: number; waitMs: number; signal: AbortSignal }>
+
+/** What has come to a sink. */
+export type TailPage = Readonly<{
+  /** JSON of each, in the order of the commits */
+  messages: readonly string[]
+  /** messages that are older than those and did not fit; how many of them the filter drops is not known */
+  skipped: number
+  /** messages among the newest that the filter drops */
+  dropped: number
+  /** records of the log that were gone before they were looked at */
+  trimmed: number
+  /** the `after` of the next look */
+  next: string
+}>
+
+type TailOptions = Readonly<{
+  sink: Sink
+  database: Database
+  log: Log
+  /** the state database */
+  query: Query
+  generations: Pick<Generations, 'span'>
+  /** runs work on a stage of the sink's functions */
+  tried: <T>(work: (stage: FunctionStage) => Promise<T>) => Promise<T>
+}>
+
+type Read = Readonly<{ generation: number; topic: TopicName; shape: GenerationShape; opensAt: Position | undefined }>
+/** By generation, the next record of each partition; below 0: nothing more of it comes there. */
+type Places = Map<number, number[]>
+type Seen = Readonly<{ pack: Pack; place: number }>
+
+const ENDED = -1
+/** Packs that are held while a look goes on: the newest ones, but one of any size. */
+const MAX_HELD_BYTES = 16 * 1024 * 1024
+/** A look at a long stretch of the log ends after this, and the next one goes on. */
+const MAX_LOOK_MS = 1_000
+
+/** Looks at what has come since a place, and waits for it when nothing has. @throws EngineError REQUEST_INVALID, STATE_UNAVAILABLE, … */
+export async function tailOf(options: TailOptions, { after, limit, waitMs, signal }: TailAsked): Promise<TailPage> {
+  const generations = await generationsOf(options)
+  const given = after === undefined ? undefined : readPlaces(after)
+  const places = await begun(options, generations, given)
+  const reads = generations.filter(({ generation }) => places.has(generation))
+  const look = new Look(options, limit)
+  const until = performance.now() + waitMs
+  let trimmed = 0
+  for (;;) {
+    for (const read of reads) trimmed += await look.at(read, places.get(read.generation) ?? [], signal)
+    const leftMs = until - performance.now()
+    if (look.hasSeen || trimmed > 0 || leftMs <= 0 || signal.aborted || after === undefined) break
+    if (!(await newRecord(options.log, reads, places, AbortSignal.any([signal, AbortSignal.timeout(Math.ceil(leftMs))])))) break
+  }
+  for (const [generation, offsets] of places) if (places.size > 1 && offsets.every((offset) => offset === ENDED)) places.delete(generation)
+  const { messages, dropped } = await shown(options, look.newest)
+  return { messages, dropped, skipped: look.skipped, trimmed, next: writePlaces(places) }
+}
+
+/** Collects the newest messages of a sink, as they are read. */
+class Look {
+  readonly #options: TailOptions
+  readonly #limit: number
+  readonly #packs: { pack: Pack; places: number[]; bytes: number }[] = []
+  readonly #spans = new Map<number, Span>()
+  #bytes = 0
+  #count = 0
+  skipped = 0
+
+  constructor(options: TailOptions, limit: number) {
+    this.#options = options
+    this.#limit = limit
+  }
+
+  get hasSeen(): boolean {
+    return this.#count + this.skipped > 0
+  }
+
+  /** in the order of the commits */
+  get newest(): readonly Seen[] {
+    const all = this.#packs.flatMap(({ pack, places }) => places.map((place) => ({ pack, place })))
+    return all.toSorted((a, b) => comparePositions(a.pack.position(a.place), b.pack.position(b.place))).slice(-this.#limit)
+  }
+
+  /** Reads a generation up to the end of the log, and moves its places there. @returns records that are gone */
+  async at(read: Read, offsets: number[], signal: AbortSignal): Promise<number> {
+    const { log, sink } = this.#options
+    const reader = readerIn(read.topic, { sinkId: sink.id, generation: read.generation })
+    const started = performance.now()
+    let trimmed = 0
+    for (const [partition, from] of offsets.entries()) {
+      if (from === ENDED) continue
+      const { first, next } = await log.stats(reader, partition)
+      trimmed += Math.max(0, Math.min(first, next) - from)
+      offsets[partition] = Math.max(from, Math.min(first, next))
+      for await (const record of log.read(read.topic, partition, offsets[partition], signal, next)) {
+        offsets[partition] = record.offset + 1
+        if (!(await this.#take(read, record))) {
+          offsets[partition] = ENDED
+          break
+        }
+        if (performance.now() - started > MAX_LOOK_MS) break
+      }
+    }
+    return trimmed
+  }
+
+  /** @returns false: the generation has ended here */
+  async #take({ generation, shape, topic }: Read, { pack: record }: LogRecord): Promise<boolean> {
+    const { sink, generations } = this.#options
+    const header = Pack.header(record)
+    let span = this.#spans.get(generation)
+    if (!span || span.version < header.routing || (header.isMarker && !span.endsAt)) {
+      span = { ...(await generations.span(generation)) }
+      this.#spans.set(generation, { ...span, version: Math.max(span.version, header.routing) })
+    }
+    const isOwnTopic = topic === `${sink.id}.${generation}`
+    if ((header.isMarker && isOwnTopic) || (span.endsAt && comparePositions(header.first, span.endsAt) >= 0)) return false
+    if (header.count === 0) return true
+    const pack = shape.splitsKeyChanges === true ? splitKeyChanges(Pack.shared(record)) : Pack.shared(record)
+    const others = notOwn(span, pack)
+    const isTold = (place: number) => isKeyed(sink.destination) || (pack.flags(place) & MESSAGE_FLAG.tombstone) === 0
+    const places = Array.from({ length: pack.count }, (_, place) => place).filter((place) => others?.[place] !== 1 && isTold(place))
+    if (places.length > 0) this.#keep(pack, places)
+    return true
+  }
+
+  #keep(pack: Pack, places: number[]): void {
+    const kept = places.slice(-this.#limit)
+    this.skipped += places.length - kept.length
+    this.#packs.push({ pack, places: kept, bytes: pack.buffer.length })
+    this.#bytes += pack.buffer.length
+    this.#count += kept.length
+    for (;;) {
+      const [oldest, another] = this.#packs
+      if (!oldest || !another || (this.#count - oldest.places.length < this.#limit && this.#bytes <= MAX_HELD_BYTES)) break
+      this.#packs.shift()
+      this.#bytes -= oldest.bytes
+      this.#count -= oldest.places.length
+      this.skipped += oldest.places.length
+    }
+    const over = this.#count - this.#limit
+    if (over <= 0) return
+    this.#packs[0]?.places.splice(0, over)
+    this.#count -= over
+    this.skipped += over
+  }
+}
+
+/** Runs the functions of the sink on messages, apart from those at work. */
+async function shown(options: TailOptions, seen: readonly Seen[]): Promise<Pick<TailPage, 'messages' | 'dropped'>> {
+  const { sink, database, tried } = options
+  if (seen.length === 0) return { messages: [], dropped: 0 }
+  const kept = seen.filter(({ pack, place }) => (pack.flags(place) & MESSAGE_FLAG.discarded) === 0)
+  const given = kept.map(({ pack, place }) => ({ view: pack, place }))
+  return tried(async (stage) => {
+    const outcome = stage.isIdle || kept.length === 0 ? undefined : await stage.run(given)
+    const writer = new Messages(sink, database)
+    const messages: string[] = []
+    let dropped = 0
+    for (const one of seen) {
+      const i = kept.indexOf(one)
+      if (outcome && i >= 0 && outcome.stateOf(i) === STATE.dropped) dropped++
+      else messages.push(oneShown(one, { sink, database, writer, outcome, i }))
+    }
+    return { messages, dropped }
+  })
+}
+
+type Showing = Readonly<{ sink: Sink; database: Database; writer: Messages; outcome: StageOutcome | undefined; i: number }>
+
+function oneShown({ pack, place }: Seen, { sink, database, writer, outcome, i }: Showing): string {
+  const message = { view: pack, place, offset: 0, index: place }
+  const { lsn, idx } = pack.position(place)
+  const { schema, table } = tableOf(message)
+  const about = {
+    position: positionName(message),
+    table: `${schema}.${table}`,
+    action: actionName(pack.action(place)),
+    commit_lsn: String(lsn),
+    commit_idx: idx,
+    commit_timestamp: new Date(Math.floor(pack.commitTimeUs(place) / 1_000)).toISOString(),
+  }
+  const fields: string[] = []
+  const isKept = i >= 0 && (!outcome || outcome.stateOf(i) === STATE.kept)
+  if (isKept && !sink.sensitive) {
+    const delivered = { ...message, payload: outcome?.payloadAt(i), enrichment: outcome?.enrichmentOf(i) }
+    const text = Buffer.alloc(writer.size(delivered))
+    writer.write(delivered, text, 0)
+    fields.push(`"message":${text.toString()}`)
+  } else fields.push('"message":null')
+  const route = isKept && !sink.sensitive ? outcome?.routeOf(i) : undefined
+  const { routing } = PUSH_TYPES.get(sink.destination.type) ?? {}
+  if (route && routing)
+    fields.push(
+      `"routing":${JSON.stringify(routing.effective(route, sink.destination, { action: about.action, database: database.name, schema, table }))}`,
+    )
+  const error =
+    i < 0
+      ? { code: 'MESSAGE_TOO_LARGE', message: 'it is larger than MAX_MESSAGE_MB, and was discarded' }
+      : outcome && !isKept
+        ? troubleOf(outcome, i)
+        : undefined
+  if (error) fields.push(`"error":${JSON.stringify(error)}`)
+  return `${JSON.stringify(about).slice(0, -1)},${fields.join()}}`
+}
+
+function troubleOf(outcome: StageOutcome, i: number): Readonly<{ code: string; message: string }> {
+  if (outcome.stateOf(i) !== STATE.failed) return { code: 'SANDBOX_UNAVAILABLE', message: 'its functions did not come to it' }
+  const failure = outcome.failureOf(i)
+  return { code: failure.code, message: failureText(failure) }
+}
+
+/** Settles when a record has come behind one of the places. @returns false: none has, before the signal was aborted */
+async function newRecord(log: Log, reads: readonly Read[], places: Places, signal: AbortSignal): Promise<boolean> {
+  const enough = new AbortController()
+  const either = AbortSignal.any([signal, enough.signal])
+  const waits = reads.flatMap(({ generation, topic }) =>
+    (places.get(generation) ?? []).flatMap((offset, partition) => {
+      if (offset === ENDED) return []
+      const records = log.read(topic, partition, offset, either)[Symbol.asyncIterator]()
+      return [records.next().then(async ({ done }) => (await records.return?.(), done !== true))]
+    }),
+  )
+  try {
+    return await Promise.race([...waits, ended(either)])
+  } finally {
+    enough.abort()
+    await Promise.allSettled(waits)
+  }
+}
+
+const ended = (signal: AbortSignal): Promise<false> =>
+  new Promise((resolve) => {
+    if (signal.aborted) resolve(false)
+    else signal.addEventListener('abort', () => resolve(false), { once: true })
+  })
+
+/** Finds the places to begin at: those that were given, those of generations that are newer, and otherwise the end of the newest one. */
+async function begun({ log, sink }: TailOptions, generations: readonly Read[], given: Places | undefined): Promise<Places> {
+  const newest = generations.at(-1)
+  if (!newest) return given ?? new Map()
+  const places: Places = new Map([...(given ?? [])].filter(([generation]) => generations.some((one) => one.generation === generation)))
+  const lowest = given && given.size > 0 ? Math.max(...given.keys()) : newest.generation - 1
+  for (const read of generations) {
+    if (read.generation <= lowest || (!given && read !== newest)) continue
+    const reader = readerIn(read.topic, { sinkId: sink.id, generation: read.generation })
+    const offsets: number[] = []
+    for (let partition = 0; partition < read.shape.partitions; partition++) {
+      // what a stream had before the sink came to it is not the sink's; the first record of its own is found by its place
+      const { next } = await log.stats(reader, partition)
+      offsets.push(given && read.opensAt ? await log.offsetFor(read.topic, partition, { position: read.opensAt }) : next)
+    }
+    places.set(read.generation, offsets)
+  }
+  return places
+}
+
+/** Reads the generations of the sink whose places in the log are known, oldest first, as far as their topics are there. */
+async function generationsOf({ sink, query, log }: TailOptions): Promise<readonly Read[]> {
+  const found = await ask(
+    query,
+    `select ${READING} from tailrace.generation g where g.sink_id = $1::text::uuid and g.lsn is not null order by g.generation`,
+    [sink.id],
+  )
+  const topics = new Set((await log.topics()).map(({ topic }) => topic))
+  return rowsOf(READING_COLUMNS, found).flatMap(({ generation, topic, shape, opens: opensAt }) =>
+    topic !== undefined && topics.has(topic) ? [{ generation, topic, shape, opensAt }] : [],
+  )
+}
+
+const writePlaces = (places: Places): string => Buffer.from(JSON.stringify([...places])).toString('base64url')
+
+/** @throws EngineError REQUEST_INVALID */
+function readPlaces(text: string): Places {
+  const isOffsets = (value: unknown): value is number[] =>
+    Array.isArray(value) && value.every((one) => Number.isSafeInteger(one) && one >= ENDED)
+  try {
+    const given: unknown = JSON.parse(Buffer.from(text, 'base64url').toString())
+    const pairs: readonly unknown[] = Array.isArray(given) ? given : []
+    const places: Places = new Map()
+    for (const pair of pairs) {
+      const [generation, offsets]: readonly unknown[] = Array.isArray(pair) ? pair : []
+      if (!Number.isSafeInteger(generation) || !isOffsets(offsets)) throw new TypeError('no place')
+      places.set(Number(generation), offsets)
+    }
+    if (Array.isArray(given)) return places
+  } catch {}
+  throw new EngineError('REQUEST_INVALID', 'after must be the `next` of an answer.')
+}
