@@ -7,6 +7,8 @@ import type { BesideDrain, BesideDrains, BesideLatency, BesidePhase } from './sc
 import type { Backfilled, BackfillTurn } from './scenarios/backfill.ts'
 import type { BackfilledTables } from './scenarios/backfill-tables.ts'
 import type { Drain } from './scenarios/drain.ts'
+import type { Management } from './scenarios/management.ts'
+import type { Delays } from './system.ts'
 import type { Idle } from './scenarios/idle.ts'
 import type { Latency } from './scenarios/latency.ts'
 import type { LogCost } from './scenarios/log-cost.ts'
@@ -288,6 +290,26 @@ export function besideDrainLines({ sinks, changes, pairs }: BesideDrains): strin
       `${thousands(rate.without)}/s without, ${rate.times} of it`,
     `    CPU of the service ${cpu.backfill.toFixed(1)} µs a change (${cpu.without.toFixed(1)}), ${cpu.times} times; backlog of another sink ` +
       `${others.backfill.toFixed(1)} MB (${others.without.toFixed(1)}); log ${log.backfill.toFixed(0)} MB (${log.without.toFixed(0)})`,
+  ].join('\n')
+}
+
+export function managementLines({ sinks, tables, applyMs, calls, perSecond, seconds, beside }: Management): string {
+  const times = (figure: (delays: Delays) => number) => ratio(spread(beside.map(({ without, edited }) => figure(edited) / figure(without))))
+  const each = (which: 'without' | 'edited', figure: (delays: Delays) => number) =>
+    median(beside.map((turn) => figure(turn[which]))).toFixed(1)
+  const line = (name: string, figure: (delays: Delays) => number) =>
+    `    ${name} ${each('without', figure)} ms without, ${each('edited', figure)} ms beside them: ${times(figure)} times`
+  return [
+    `${thousands(sinks)} sinks on ${thousands(tables)} tables, made by one file in ${(applyMs / 1000).toFixed(1)} s; calls one after the other`,
+    ...Object.entries(calls).map(([name, { p50Ms, p99Ms }]) => `    ${name}: p50 ${p50Ms.toFixed(1)} ms, p99 ${p99Ms.toFixed(1)} ms`),
+    ...(beside.length === 0
+      ? []
+      : [
+          `${thousands(perSecond)} changes/s to the client of one sink for ${seconds} s, beside ` +
+            `${median(beside.map(({ editsPerSecond }) => editsPerSecond)).toFixed(1)} edits a second of other sinks, ${beside.length} turns`,
+          line('p50', ({ p50Ms }) => p50Ms),
+          line('p99', ({ p99Ms }) => p99Ms),
+        ]),
   ].join('\n')
 }
 

@@ -23,6 +23,7 @@ import {
   latencyLine,
   LIMITS,
   logCostLine,
+  managementLines,
   scaleLines,
   shareLines,
   sinksLines,
@@ -38,6 +39,7 @@ import { drain, type Drain, type Range } from './scenarios/drain.ts'
 import { idle, type Idle } from './scenarios/idle.ts'
 import { latency, type Latency } from './scenarios/latency.ts'
 import { logCost } from './scenarios/log-cost.ts'
+import { management, type Management } from './scenarios/management.ts'
 import { sinks, SINKS_RANGES, type SinksResult } from './scenarios/sinks.ts'
 import { webhook, type Webhook } from './scenarios/webhook.ts'
 import { median, type Spread } from './statistics.ts'
@@ -62,6 +64,8 @@ const SINKS_PAIRS = 2
 const SINGLES = 150_000
 /** of `--backfill --sinks` */
 const BESIDE_DRAIN = { sinks: 50, changes: 200_000 }
+/** of `--management` */
+const MANAGED = { sinks: 500, tables: 200 }
 const RESULTS = join(import.meta.dirname, 'results')
 
 const { values } = parseArgs({
@@ -83,6 +87,7 @@ const { values } = parseArgs({
     peers: { type: 'boolean', default: false },
     sinks: { type: 'boolean', default: false },
     'idle-sinks': { type: 'boolean', default: false },
+    management: { type: 'boolean', default: false },
     cold: { type: 'boolean', default: false },
     beside: { type: 'string', multiple: true },
   },
@@ -99,7 +104,7 @@ await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
 /** Nothing but drains, with the embedded log. */
 const isDrainAlone = values.peers || (values.beside !== undefined && !values.sinks)
-const isEmbeddedOnly = isDrainAlone || values.webhook || values.backfill || values['idle-sinks']
+const isEmbeddedOnly = isDrainAlone || values.webhook || values.backfill || values['idle-sinks'] || values.management
 const started = isEmbeddedOnly ? 'this is measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
 if (typeof started === 'string') say(`NO KAFKA, its figures are left out: ${started}`)
@@ -125,10 +130,15 @@ const measure = values.backfill
       ? manySinks
       : values['idle-sinks']
         ? manyIdleSinks
-        : everything
+        : values.management
+          ? managed
+          : everything
 if (measure === everything) for (const { name, description } of systems) say(`${name}: ${description}`)
 
-await using ranges = await writeRanges(bench, values['idle-sinks'] || values.backfill ? [] : values.sinks ? SINKS_RANGES : [changes])
+await using ranges = await writeRanges(
+  bench,
+  values['idle-sinks'] || values.backfill || values.management ? [] : values.sinks ? SINKS_RANGES : [changes],
+)
 if (ranges.changes > 0)
   say(
     `workload: ${ranges.changes} changes by ${ranges.sessions} sessions in ${ranges.seconds.toFixed(1)} s, ${ranges.rowBytes} bytes a row, ${ranges.walMb} MB of write-ahead log\n`,
@@ -180,6 +190,18 @@ async function manySinks(): Promise<{ sinks: readonly SinksResult[] }> {
   const beside = values.beside?.at(-1)
   const measured = { range: rangeOf, pairs, broker, beside: beside === undefined ? undefined : resolve(beside) }
   return { sinks: await sinks(bench, measured, (result) => say(sinksLines(result))) }
+}
+
+async function managed(): Promise<{ management: Management }> {
+  const measured = await management(bench, {
+    ...MANAGED,
+    pairs: values['no-latency'] ? 0 : pairs,
+    perSecond: steadyPerSecond,
+    seconds,
+    profileFolder,
+  })
+  say(managementLines(measured))
+  return { management: measured }
 }
 
 async function manyIdleSinks(): Promise<{ idle: readonly Idle[] }> {
