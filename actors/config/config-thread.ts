@@ -1,4 +1,4 @@
-/** The thread in which `readGivenConfig` reads one configuration: it says that it is there, gets the text, and answers once. */
+/** The thread in which `readGivenConfig` reads configurations: it says that it is there, and answers each text that it gets. */
 import { parentPort } from 'node:worker_threads'
 import { EngineError } from '../../engine/errors.ts'
 import { readDocument } from './config-document.ts'
@@ -26,5 +26,5 @@ function answerTo({ yaml, file, variables, files, stored, maxEntries, maxCharact
 
 const engine = parentPort
 if (!engine) throw new Error('this runs in a thread')
-engine.once('message', (asked: ThreadRequest) => engine.postMessage(answerTo(asked)))
+engine.on('message', (asked: ThreadRequest) => engine.postMessage(answerTo(asked)))
 engine.postMessage('ready')

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { test } from 'node:test'
 import { stringify } from 'yaml'
 import { parseConfig } from '../../../actors/config/config-document.ts'
@@ -412,4 +413,26 @@ test('what a client sends stays small where variables, aliases and functions rep
   const files = { 'a.js': text }
   const { problems } = await read(`functions:\n${times(20, (i) => `  - {name: f${i}, type: transform, file: a.js}`)}`, { files })
   assert.match(String(problems.at(-1)?.reason), /more than 16777216 characters in total/)
+})
+
+test('the thread that has read a configuration reads the next one too, and one that was ended is replaced', async () => {
+  let threads = 0
+  const counted = () => void threads++
+  subscribe('worker_threads', counted)
+  const read = (yaml: string, signal = new AbortController().signal) =>
+    readGivenConfig({ yaml, file: 'f', variables: {} }, { databases: [], endpoints: [], sinks: [] }, signal)
+  const small = async () => assert.equal((await read('account: { name: a }')).document?.account, 'a')
+  await small()
+  threads = 0
+  await small()
+  assert.notEqual((await read('account: { name: a, colour: red }')).problems.length, 0)
+  await small()
+  assert.equal(threads, 0)
+  await assert.rejects(read('account: { name: a }', AbortSignal.abort()), { code: 'STOPPING' })
+  await small()
+  assert.equal(threads, 1)
+  await Promise.all([small(), small(), small()])
+  await small()
+  unsubscribe('worker_threads', counted)
+  assert.equal(threads, 3)
 })
