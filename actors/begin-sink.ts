@@ -67,6 +67,7 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
       else logger.warn({ sink: sink.name, partition, err }, 'a partition failed and will be taken over again')
     },
     observer: observeSink(sink, meter, logger),
+    counts: () => meter,
     functions: (now, its, former) => functions.stageOf(now, its, former),
     recent,
     push: {

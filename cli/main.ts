@@ -49,6 +49,12 @@ const BACKFILL_OPTIONS = {
   ...ACCESS_OPTIONS,
 } as const
 const TAIL_OPTIONS = { json: flag('prints each message as a line of JSON, whole'), ...ACCESS_OPTIONS } as const
+const TOP_OPTIONS = {
+  once: flag('prints once, after a second; so does a standard output that is no terminal'),
+  interval: text('SECONDS', 'between two looks; 2'),
+  json: flag('prints once, as JSON'),
+  ...ACCESS_OPTIONS,
+} as const
 const FUNCTION_OPTIONS = {
   type: text('TYPE', `one of ${FUNCTION_FIELDS.join(', ')}; without it, what the file looks like`),
   'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
@@ -187,6 +193,13 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     options: TAIL_OPTIONS,
     examples: ['tailrace tail orders', 'tailrace tail orders --json | jq \'select(.action == "delete") | .message.record.id\''],
     run: async ({ word, values }) => (await import('./tail.ts')).tail(word, values),
+  }),
+  top: command({
+    usage: '[options]',
+    summary: 'show databases and sinks as they are: rates, lag, what fails',
+    options: TOP_OPTIONS,
+    examples: ['tailrace top', "tailrace top --json | jq '.sinks[] | select(.backlog_bytes > 1e9) | .name'"],
+    run: async ({ values }) => (await import('./top.ts')).top(values),
   }),
   backfill: command({
     usage: 'start | ls | get | pause | resume | cancel | delete SINK [TABLE…] [options]',

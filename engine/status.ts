@@ -77,6 +77,10 @@ export type SinkFigures = Readonly<{
   /** messages handed out, or put aside to be delivered again */
   ackPending: number
   keptMessages: number
+  /** messages read ahead and not finished, parked ones included; those that are parked; since the commit of the oldest one */
+  unfinished: number
+  parked: number
+  oldestMs: number
   /** share of the last 10 s in which messages lay ready and waited for the destination */
   readyPercent: number
 }> &

@@ -80,6 +80,8 @@ export type SinkOptions = SinkSurroundings &
     database: Database
     /** the functions of the sink, as they are stored now. @param former the stage until now */
     functions: (sink: Sink, database: Database, former?: FunctionStage) => FunctionStage
+    /** messages since this process has the sink: handed out, delivered, and back because they failed */
+    counts?: () => Readonly<{ attempts: number; successes: number; failures: number }>
     /** of sinks that send */
     push?: PushSurroundings
     /** a partition failed and will be tried again */

@@ -71,6 +71,7 @@ export class SinkHost implements PartitionSink {
   #looking: NodeJS.Timeout | undefined
   /** why it is not known which partitions are served here */
   #groupTrouble: unknown
+  readonly #counts: SinkOptions['counts']
   readonly #watching = new Set<() => void>()
   readonly #readyShare = new ReadyShare(() => this.isActive && this.#live.some(({ dispatcher }) => hasReady(dispatcher)))
 
@@ -80,6 +81,7 @@ export class SinkHost implements PartitionSink {
     this.surroundings = options
     this.#functions = functions
     this.#onFailure = onFailure
+    this.#counts = options.counts
     this.#sink = sink
     this.#stage = functions(sink, database)
     this.#status = sink.status
@@ -288,6 +290,8 @@ export class SinkHost implements PartitionSink {
       return { state: String(actor.getSnapshot().value), ...(owned ? figuresOf(owned) : { partition }) }
     })
     const lastError = this.transport.lastError ?? this.#lastError
+    const sumOf = (figure: 'keptMessages' | 'unfinished' | 'parked') => rows.reduce((sum, row) => sum + (row[figure] ?? 0), 0)
+    const counts = this.#counts?.()
     return {
       id: `sink/${this.#sink.id}`,
       kind: 'sink',
@@ -300,7 +304,11 @@ export class SinkHost implements PartitionSink {
         generation: this.#served?.generation ?? 0,
         partitions: this.#served?.shape.partitions ?? 0,
         ackPending: this.pending.count,
-        keptMessages: rows.reduce((sum, { keptMessages }) => sum + (keptMessages ?? 0), 0),
+        keptMessages: sumOf('keptMessages'),
+        unfinished: sumOf('unfinished'),
+        parked: sumOf('parked'),
+        oldestMs: rows.reduce((oldest, { oldestMs }) => Math.max(oldest, oldestMs ?? 0), 0),
+        ...(counts && { handedOut: counts.attempts, delivered: counts.successes, failed: counts.failures }),
         readyPercent: Math.round(this.#readyShare.percent),
         ...this.transport.figures(),
       },

@@ -58,6 +58,7 @@ export function beginSource(
     holder: nodes.id,
     settings,
     nameOf,
+    ingested: () => meter.messages,
     onStandby: (owner) => {
       const say = (name?: string) => logger.info({ owner }, `standby: the source is held by node ${name ?? owner}`)
       nodes.nameOf(owner).then(say, () => say()) // asked: the list of live nodes may not be read yet

@@ -39,6 +39,8 @@ export type SourceActorOptions = Readonly<{
   /** held by sinks that can take no more */
   gate?: ReadingGate
   backfills?: RunBackfills
+  /** messages that became durable since this process has the source */
+  ingested?: () => number
 }>
 
 /** A standby names the owner of its source as it was no longer ago than this. */
@@ -253,7 +255,8 @@ export class SourceActor {
   }
 
   status(): ActorStatus {
-    const { database, nameOf = String } = this.#options
+    const { database, ingested, nameOf = String } = this.#options
+    const { lag } = this.slot
     const owner = this.standby?.owner
     const { lastError } = this
     const figures = this.figures
@@ -267,6 +270,8 @@ export class SourceActor {
       ...(lastError ? { lastError: { error: lastError.error, at: lastError.at } } : {}),
       details: {
         slot: database.slot.name,
+        ...(ingested && { ingestedMessages: ingested() }),
+        ...(lag && { slotConfirmedBytes: lag.confirmedBytes, slotRetainedBytes: lag.retainedBytes }),
         ...(this.#state === 'locking' && this.#lockHolder !== undefined ? { lockHeldByPid: this.#lockHolder } : {}),
         ...(owner === undefined ? {} : { heldBy: nameOf(owner) }),
         ...(figures

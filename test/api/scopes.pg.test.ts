@@ -49,6 +49,7 @@ const ROWS: Readonly<Record<string, Row>> = {
   updateBackfill: { ...MANAGE, body: { state: 'cancelled' }, allowed: MISSING },
   deleteBackfill: { ...MANAGE, allowed: MISSING },
   listMessages: READ,
+  tailMessages: READ,
   getMessage: { ...READ, allowed: MISSING },
   redeliverMessage: { ...MANAGE, allowed: MISSING },
   acknowledgeMessage: { ...MANAGE, allowed: MISSING },

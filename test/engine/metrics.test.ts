@@ -17,7 +17,16 @@ const FIGURES: SourceFigures = {
 }
 const statusOf = (partitions: readonly PartitionStatus[]): SinkActorStatus => ({
   ...{ id: 'sink/sink-1', kind: 'sink', state: 'active', partitions },
-  details: { generation: 1, partitions: partitions.length, ackPending: 0, keptMessages: 0, readyPercent: 0 },
+  details: {
+    generation: 1,
+    partitions: partitions.length,
+    ackPending: 0,
+    keptMessages: 0,
+    unfinished: 0,
+    parked: 0,
+    oldestMs: 0,
+    readyPercent: 0,
+  },
 })
 const newMetrics = () => new Metrics({ version: '9.9.9', processMetrics: false })
 const linesOf = (text: string, name: string) => text.split('\n').filter((line) => line.startsWith(`${name}{`))
