@@ -28,7 +28,7 @@ export type SinkHome = Readonly<{
   store: Pick<Store, 'query'>
   /** names this process there */
   nodes: Pick<NodeRegistry, 'id'>
-  cache: Pick<ResourceCache, 'endpointOf'>
+  cache: Pick<ResourceCache, 'endpointOf' | 'targetOf'>
   egress: Egress
   /** settings of sources that are not as usual */
   source?: Partial<SourceSettings>
@@ -74,6 +74,7 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
       egress,
       maxMessageBytes: source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,
       endpoint: (now) => cache.endpointOf(now),
+      target: (now) => cache.targetOf(now),
       warn: (text) => logger.warn({ sink: sink.name }, text),
     },
   })

@@ -225,7 +225,13 @@ export class Engine {
   /** Tries what a delivery needs. @returns what is wrong, in the destination's own words; undefined: nothing */
   async testSink(sink: Sink): Promise<string | undefined> {
     const { cache, egress } = this.#options
-    return testConnection({ sink, database: this.#database(sink.databaseId), egress, endpoint: cache.endpointOf(sink) })
+    return testConnection({
+      sink,
+      database: this.#database(sink.databaseId),
+      egress,
+      endpoint: cache.endpointOf(sink),
+      target: cache.targetOf(sink),
+    })
   }
   /** Lists messages that wait outside the log or were discarded. @throws EngineError STATE_UNAVAILABLE, REQUEST_INVALID */
   messages(sinkId: string, asked: MessagesAsked): Promise<MessagePage> {

@@ -3,6 +3,7 @@
  * in. Pure.
  */
 import { isDeepStrictEqual as same } from 'node:util'
+import { targetName } from '../engine/state/change-retentions.ts'
 import { endpointName } from '../engine/state/destinations.ts'
 import { FUNCTION_FIELDS } from '../engine/state/function-kinds.ts'
 import type { ResourceLists } from '../engine/state/resource-store.ts'
@@ -39,11 +40,14 @@ export function changesBetween(before: ResourceLists, after: ResourceLists): Res
   const databases = new Set(after.databases.filter((now) => !same(now, oldDatabases.get(now.id))).map(({ id }) => id))
   const functions = changedNames(before.functions, after.functions)
   const endpoints = changedNames(before.endpoints, after.endpoints)
+  const targets = changedNames(before.databases, after.databases)
   /** A sink is as it was, and what belongs to it is not. */
   const isConcerned = (sink: Sink): boolean => {
     const { accountId, destination } = sink
     if (!oldSinks.has(sink.id)) return false
     if (databases.has(sink.databaseId) || FUNCTION_FIELDS.some((field) => functions.has(keyOf(accountId, sink[field])))) return true
+    const target = targetName(destination)
+    if (target !== undefined && targets.has(keyOf(accountId, target))) return true
     const endpoint = endpointName(destination)
     return endpoint !== undefined && endpoints.has(keyOf(accountId, endpoint))
   }

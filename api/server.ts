@@ -37,6 +37,7 @@ import { addPeerRoutes, type ServedCluster } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
 import type { ResourcePorts } from './http/resource-routes.ts'
 import { tokenOperations, type TokenPort } from './token-routes.ts'
+import { retentionOperations } from './sinks/retention-routes.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
 import { pullOperations } from './sinks/pull-routes.ts'
 import { tailOperations } from './sinks/tail-routes.ts'
@@ -140,6 +141,7 @@ function operationsOf(
 ): Operation[] {
   const operations = [
     ...pullOperations({ engine, resources, tokens, receives }),
+    ...retentionOperations({ engine, resources, edits }),
     ...sinkOperations({ engine, resources, edits, backfills }),
     ...(backfills ? backfillOperations({ engine, resources, backfills }) : []),
     ...messageOperations({ engine, resources }),

@@ -102,6 +102,8 @@ export type PushOptions = Readonly<{
   database: Database
   /** the one that the destination names; undefined: it names none, or one that is gone */
   endpoint: HttpEndpoint | undefined
+  /** the database that the destination names; undefined: it names none, or one that is gone */
+  target?: Database | undefined
   /**
    * which addresses may be connected to, whatever the protocol: a wire of HTTP gives it to its `HttpPool`; another one checks names by
    * `guardedLookup`, and addresses before it connects

@@ -78,6 +78,11 @@ export class Verbatim {
     return { blame, answer: { code: CODE_OF[blame], message: this.clean(message), status } }
   }
 
+  /** An answer of another protocol than HTTP. @param message with the code that the protocol has */
+  said(blame: Blame, message: string): Failure {
+    return { blame, answer: { code: CODE_OF[blame], message: this.clean(message) } }
+  }
+
   /** What we say of a message before it is sent. */
   undeliverable(message: string): Failure {
     return { blame: 'message', answer: { code: 'MESSAGE_UNDELIVERABLE', message: this.clean(message) } }

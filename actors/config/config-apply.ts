@@ -30,17 +30,10 @@ import {
 } from '../../engine/state/resource-store.ts'
 import type { ResourceType, SinkInput, StoredOf } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
-import {
-  isOutsideIdentity,
-  missingNames,
-  namesOf,
-  newNames,
-  reasonOf,
-  refuseMissing,
-  type SourceName,
-} from '../../engine/state/source-names.ts'
+import { isOutsideIdentity, missingNames, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
-import { isKeyed } from '../../sinks/destination-types.ts'
+import { sinkNames } from '../resources/sink-names.ts'
+import { isRetention, userName } from '../../engine/state/change-retentions.ts'
 import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
 import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
@@ -151,7 +144,7 @@ type Place = Readonly<{ line: number; named: string }>
 
 const placeOf = (type: ResourceType, { line, input }: Readonly<{ line: number; input: Readonly<{ name: string }> }>): Place => ({
   line,
-  named: `${NOUN_OF[type]} "${input.name}"`,
+  named: `${NOUN_OF[type]} "${userName(input.name)}"`,
 })
 
 /** Gathers what is found in a document, to tell all of it at once. */
@@ -307,26 +300,28 @@ async function provisioned(
  * @returns sinks that can't work as their tables are, with why: a file that ran elsewhere shall start
  */
 async function checkNames(
-  { databases, sinks }: ConfigDocument,
+  { databases, sinks: ofFile, retentions }: ConfigDocument,
   { known, away, findings }: Surroundings & Readonly<{ away: ReadonlySet<string> }>,
 ): Promise<ReadonlyMap<string, string>> {
   const held = new Map<string, string>()
+  const sinks = [...retentions, ...ofFile]
   const missing = new Map<SinkInput, SourceName[]>()
   for (const [name, its] of Map.groupBy(sinks, ({ input }) => input.database)) {
     const { connection } =
       databases.find(({ input }) => input.name === name)?.input ?? known.databases.find((one) => one.name === name) ?? {}
     if (!connection || away.has(name)) continue // told when the sink is written, or told above
-    const names = its.flatMap(({ input }) => namesOf(input, isKeyed(input.destination)).map((one) => ({ ...one, input })))
+    const names = its.flatMap(({ input }) => sinkNames(input).map((one) => ({ ...one, input })))
     for (const { input, ...one } of await missingNames(connection, names)) missing.set(input, [...(missing.get(input) ?? []), one])
   }
   for (const { line, input } of sinks) {
+    const place = placeOf(isRetention(input) ? 'change_retention' : 'sink', { line, input })
     const its = missing.get(input) ?? []
     const stored = known.sinks.find(({ name }) => name === input.name)
     const outside = its.find((one) => isOutsideIdentity(one) && (stored?.status !== 'active' || newNames([one], stored).length > 0))
     if (outside && input.status === 'active') held.set(input.name, `it ${reasonOf(outside)}`)
     const wrong = its.filter((one) => !isOutsideIdentity(one))
-    await findings.at(placeOf('sink', { line, input }), async () => refuseMissing(newNames(wrong, stored)))
-    for (const one of its) if (!held.has(input.name) || one !== outside) findings.notice(line, `the sink "${input.name}" ${reasonOf(one)}`)
+    await findings.at(place, async () => refuseMissing(newNames(wrong, stored)))
+    for (const one of its) if (!held.has(input.name) || one !== outside) findings.notice(line, `the ${place.named} ${reasonOf(one)}`)
   }
   return held
 }
@@ -430,6 +425,7 @@ async function writeAll(
       })
   }
   await put('database', document.databases)
+  await put('change_retention', document.retentions)
   await put('function', functions)
   await put('http_endpoint', document.endpoints)
   for (const { line, input } of document.endpoints) {
@@ -472,12 +468,14 @@ function whyHeld(input: SinkInput, functions: readonly Entry<'function'>[]): str
 
 function namedIn({
   databases,
+  retentions,
   endpoints,
   functions,
   sinks,
 }: ConfigDocument): (resource: Pick<ExportedResource, 'type' | 'name'>) => boolean {
   const names = {
     database: new Set(databases.map(({ input }) => input.name)),
+    change_retention: new Set(retentions.map(({ input }) => userName(input.name))),
     http_endpoint: new Set(endpoints.map(({ input }) => input.name)),
     function: new Set(functions.map(({ name }) => name)),
     sink: new Set(sinks.map(({ input }) => input.name)),

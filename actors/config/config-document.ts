@@ -43,6 +43,7 @@ export type ConfigDocument = Readonly<{
   /** the file has the section of tokens, be it empty */
   hasTokens: boolean
   databases: readonly ConfiguredDatabase[]
+  retentions: readonly Readonly<{ line: number; input: SinkInput }>[]
   functions: readonly ConfiguredFunction[]
   endpoints: readonly Readonly<{ line: number; input: EndpointInput }>[]
   sinks: readonly Readonly<{ line: number; input: SinkInput }>[]
@@ -53,7 +54,7 @@ export type ConfigDocument = Readonly<{
 const SECTIONS = new Set(['account', ...[TOKENS, ...Object.values(RESOURCE_FORMS)].map(({ section }) => section).toSorted()])
 /** older names of sections */
 const OLDER = new Set(['transforms'])
-const NOT_YET = new Set(['users', 'change_retentions', 'wal_pipelines'])
+const NOT_YET = new Set(['users', 'wal_pipelines'])
 
 /**
  * Reads a configuration file. @param source YAML @param file named in errors
@@ -118,7 +119,7 @@ export function readDocument(
   for (const [key, held] of Object.entries(root)) checkSection(reader, key, held)
   const account = accountNamed(reader, root['account'], stored.account)
   const tokens = entriesOf(reader, root, TOKENS)
-  const { database, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
+  const { database, change_retention, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
   const databases = entriesOf(reader, root, database, stored.databases)
   if (root['functions'] !== undefined && root['transforms'] !== undefined)
     reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give only one of the two sections')
@@ -127,6 +128,7 @@ export function readDocument(
     ...fn,
     ...placeOfFunction(reader, [section, i], fn),
   }))
+  const retentions = entriesOf(reader, root, change_retention)
   const endpoints = entriesOf(reader, root, http_endpoint, stored.endpoints)
   const sinks = entriesOf(reader, root, sink, stored.sinks)
   const slots = databases.map(({ input: { connection: c, slotName } }) => `${c.hostname}:${c.port}/${slotName}`)
@@ -144,6 +146,7 @@ export function readDocument(
     tokens: unplaced(tokens),
     hasTokens: root[TOKENS.section] !== undefined,
     databases: unplaced(databases),
+    retentions: unplaced(retentions),
     functions,
     endpoints: unplaced(endpoints),
     sinks: unplaced(sinks),

@@ -3,6 +3,7 @@
  * is exported and applied again changes nothing. Nothing here does I/O.
  */
 import { stringify } from 'yaml'
+import { userName } from '../../engine/state/change-retentions.ts'
 import { ownList, RESOURCE_TYPES, type ResourceLists, type ResourceType } from '../../engine/state/resource-store.ts'
 import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
 import type { ExportDefaults, Form } from '../resources/form.ts'
@@ -22,7 +23,7 @@ export function exportedResources(lists: ResourceLists, ofAccount: string, defau
     return ownList(lists, type, ofAccount).map((one) => ({
       type,
       id: one.id,
-      name: one.name,
+      name: userName(one.name),
       whole: entry(one, (text) => text, defaults),
       shown: entry(one, obfuscated, defaults),
     }))

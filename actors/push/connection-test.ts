@@ -10,7 +10,7 @@ const LIMIT_MS = 15_000
 
 /** Tries to reach the destination of a sink. @returns what is wrong, in the destination's own words; undefined: nothing */
 export async function testConnection(
-  of: Readonly<{ sink: Sink; database: Database; endpoint: HttpEndpoint | undefined; egress: Egress }>,
+  of: Readonly<{ sink: Sink; database: Database; endpoint: HttpEndpoint | undefined; target?: Database | undefined; egress: Egress }>,
 ): Promise<string | undefined> {
   const type = PUSH_TYPES.get(of.sink.destination.type)
   if (!type) return undefined // its clients come to us

@@ -146,7 +146,7 @@ export class PushSink implements Transport {
   }
 
   #open(sink: Sink, database: Database): void {
-    const { egress, endpoint, warn } = this.#surroundings
+    const { egress, endpoint, target, warn } = this.#surroundings
     this.#retire()
     try {
       const wire = this.#type.open({
@@ -155,6 +155,7 @@ export class PushSink implements Transport {
         egress,
         warn,
         endpoint: endpoint(sink),
+        target: target?.(sink),
         heard: () => this.destination.heard(),
         concurrency: this.#concurrency(sink) + SPARE_CONNECTIONS,
       })

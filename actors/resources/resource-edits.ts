@@ -4,6 +4,7 @@
  */
 import { EngineError, fieldRefused } from '../../engine/errors.ts'
 import type { Query } from '../../engine/postgres/query.ts'
+import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
 import { endpointName } from '../../engine/state/destinations.ts'
 import { unfitFunction, usersOf, type StoredFunction } from '../../engine/state/functions.ts'
 import type { ResourceCache } from '../../engine/state/resource-cache.ts'
@@ -18,10 +19,10 @@ import type {
   StoredOf,
 } from '../../engine/state/resource-store.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
-import { missingNames, namesOf, namesToCheck, refuseMissing } from '../../engine/state/source-names.ts'
+import { missingNames, namesToCheck, refuseMissing } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
-import { isKeyed } from '../../sinks/destination-types.ts'
 import { beginBackfills } from './backfill-edits.ts'
+import { sinkNames } from './sink-names.ts'
 import { askedSourceOf, firstBackfills } from './wanted-backfills.ts'
 
 /** A transaction that edits the resources of an account. */
@@ -71,6 +72,15 @@ const RULES: { readonly [T in ResourceType]: EditRules<T> } = {
     changed: (before, changes) => ({ ...before, ...changes }),
     refuseForUsers: refuseForSinks,
   },
+  change_retention: {
+    changed: (before, changes) => ({ ...before, ...changes }),
+    refuse: (edit, input, before) => {
+      refuseSink(edit, input, before)
+      const target = targetName(input.destination)
+      if (!ownOf(edit, 'database').some(({ name }) => name === target))
+        throw fieldRefused('destination_database', `names the database "${target}", which does not exist`)
+    },
+  },
   sink: { changed: (before, changes) => ({ ...before, ...changes }), refuse: refuseSink, begun: beginSinkBackfills },
 }
 
@@ -89,7 +99,7 @@ export async function saveResource<T extends ResourceType>(
   const rules: EditRules<T> = RULES[type]
   const { query, resources, account } = edit
   if (ownOf(edit, type).some(({ id, name }) => name === input.name && id !== before?.id))
-    throw new EngineError('VALIDATION_FAILED', `another ${NOUN_OF[type]} is named "${input.name}"`, { name: 'is taken' })
+    throw new EngineError('VALIDATION_FAILED', `another ${NOUN_OF[type]} is named "${userName(input.name)}"`, { name: 'is taken' })
   rules.refuse?.(edit, input, before)
   if (before && input.name !== before.name) await resources.rename(query, type, before, input.name)
   const stored = await resources.save(query, type, { account, input, before })
@@ -160,7 +170,7 @@ export class ResourceEdits {
   async #refuseMissingNames({ id }: Account, input: InputOf<ResourceType>, known?: StoredOf<ResourceType>): Promise<void> {
     if (!('source' in input)) return
     const database = listOf(this.#options.cache, 'database').find((one) => one.accountId === id && one.name === input.database)
-    const names = namesOf(input, isKeyed(input.destination))
+    const names = sinkNames(input)
     if (database)
       refuseMissing(await missingNames(database.connection, known && 'source' in known ? namesToCheck(names, known, input.status) : names))
   }
@@ -193,7 +203,11 @@ function refuseSink(edit: Edit, input: SinkInput, before: Sink | undefined): voi
   const { destination } = input
   const database = ownOf(edit, 'database').find(({ name }) => name === input.database)
   if (!database) throw new EngineError('NOT_FOUND', `there is no database "${input.database}"`)
-  if (before && before.databaseId !== database.id) throw new EngineError('VALIDATION_FAILED', 'the database of a sink cannot be changed')
+  if (before && before.databaseId !== database.id)
+    throw new EngineError(
+      'VALIDATION_FAILED',
+      `the database of a ${NOUN_OF[isRetention(input) ? 'change_retention' : 'sink']} cannot be changed`,
+    )
   if (before && before.destination.type !== destination.type)
     throw new EngineError('VALIDATION_FAILED', `the type of a destination cannot be changed (it is "${before.destination.type}")`)
   const endpoint = endpointName(destination)

@@ -25,7 +25,8 @@ import { BackfillOut, backfillOut, initialBackfill, InitialBackfillIn, type Show
 
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
-const HealthOut = Type.Object({
+/** The schema of the health of a sink in an answer. */
+export const HealthOut = Type.Object({
   name: Type.String(),
   status: Type.Union(['healthy', 'warning', 'error', 'initializing', 'paused'].map((status) => Type.Literal(status))),
   checks: Type.Array(Type.Object({ name: Type.String(), status: Type.String(), error: Type.Optional(Type.Unknown()) })),
@@ -170,6 +171,13 @@ export function newSink(
 }
 /** Gives the batch size of a sink that doesn't say. */
 const batchSizeOf = (destination: Destination | undefined): number => PUSH_TYPES.get(destination?.type ?? '')?.batchSize ?? 1
+
+/** Fills in the defaults of the settings that a sink does not say, and are no matter of its destination. @throws EngineError VALIDATION_FAILED */
+export function newSettings(given: Readonly<Record<string, unknown>>): Omit<SinkInput, 'destination'> {
+  const settings: Record<string, unknown> = { ...given }
+  if (checkSettings(settings)) return settings
+  throw invalid(reasonsOf(checkSettings.errors ?? []))
+}
 
 const checkSettings = schemaCheck(
   Type.Object({ ...SinkSettings.properties, partitions: Type.Optional(PartitionsIn) }, { additionalProperties: false }),

@@ -68,6 +68,8 @@ export type PushSurroundings = Readonly<{
   egress: Egress
   /** the HTTP endpoint that its destination names, as it is now */
   endpoint: (sink: Sink) => HttpEndpoint | undefined
+  /** the database that its destination names, as it is now; absent: none does */
+  target?: (sink: Sink) => Database | undefined
   warn: (text: string) => void
   /** of one message */
   maxMessageBytes: number

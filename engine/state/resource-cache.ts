@@ -1,4 +1,5 @@
 /** The resources as the request path needs them: in memory, so that no request waits for the state database. */
+import { storedName, targetName } from './change-retentions.ts'
 import type { RunningBackfill } from './backfills.ts'
 import { endpointName, type HttpEndpoint } from './destinations.ts'
 import type { StoredFunction } from './functions.ts'
@@ -32,7 +33,7 @@ export class ResourceCache implements Resources {
   /** Finds a resource of an account. A UUID-shaped text is an id, anything else a name. */
   find<T extends ResourceType>(type: T, accountId: string, idOrName: string): StoredOf<T> | undefined {
     const field = UUID.test(idOrName) ? 'id' : 'name'
-    const wanted = field === 'id' ? idOrName.toLowerCase() : idOrName
+    const wanted = field === 'id' ? idOrName.toLowerCase() : type === 'change_retention' ? storedName(idOrName) : idOrName
     return listOf(this, type).find((one) => one.accountId === accountId && one[field] === wanted)
   }
 
@@ -45,6 +46,12 @@ export class ResourceCache implements Resources {
   endpointOf({ accountId, destination }: Sink): HttpEndpoint | undefined {
     const wanted = endpointName(destination)
     return wanted === undefined ? undefined : this.endpoints.find(({ accountId: owner, name }) => owner === accountId && name === wanted)
+  }
+
+  /** Finds the database that the destination of a sink names, as that of a change retention does. */
+  targetOf({ accountId, destination }: Sink): Database | undefined {
+    const wanted = targetName(destination)
+    return wanted === undefined ? undefined : this.databases.find(({ accountId: owner, name }) => owner === accountId && name === wanted)
   }
 
   sink(id: string): Sink | undefined {

@@ -5,6 +5,7 @@ import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { FUNCTION_FIELDS, FUNCTION_TYPES } from './function-kinds.ts'
 import type { FunctionInput, StoredFunction } from './functions.ts'
+import { splitSinks } from './change-retentions.ts'
 import { beginAnew, RUNNING, UNENDED, type InitialBackfill, type RunningBackfill } from './backfills.ts'
 import { shapeOf } from './generation-shape.ts'
 import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
@@ -33,12 +34,13 @@ export type EndpointInput = Readonly<Omit<HttpEndpoint, 'id' | 'accountId'>>
 export const accountLock = (id: string): RowLock => ({ table: 'account', id, how: 'update' })
 
 /** Every type of resource that users set up, in the order of a configuration file. */
-export const RESOURCE_TYPES = ['database', 'http_endpoint', 'function', 'sink'] as const
+export const RESOURCE_TYPES = ['database', 'change_retention', 'http_endpoint', 'function', 'sink'] as const
 /** The name of a type of resource. */
 export type ResourceType = (typeof RESOURCE_TYPES)[number]
 /** What users say of a resource of each type, and what is stored of it. */
 type ResourceTypes = {
   database: { input: DatabaseInput; stored: Database }
+  change_retention: { input: SinkInput; stored: Sink }
   http_endpoint: { input: EndpointInput; stored: HttpEndpoint }
   function: { input: FunctionInput; stored: StoredFunction }
   sink: { input: SinkInput; stored: Sink }
@@ -48,26 +50,26 @@ export type InputOf<T extends ResourceType> = ResourceTypes[T]['input']
 /** The type of what is stored of a resource. */
 export type StoredOf<T extends ResourceType> = ResourceTypes[T]['stored']
 
-/** The names of the lists of resources, by type. */
-const LISTS = { database: 'databases', http_endpoint: 'endpoints', function: 'functions', sink: 'sinks' } as const
+/** The names of the lists of resources, by type. Change retentions are among the sinks, as the engine has them. */
+const LISTS = {
+  database: 'databases',
+  change_retention: 'sinks',
+  http_endpoint: 'endpoints',
+  function: 'functions',
+  sink: 'sinks',
+} as const
 /** The resources of all accounts. */
 export type ResourceLists = { readonly [T in ResourceType as (typeof LISTS)[T]]: readonly StoredOf<T>[] }
 
-/** Makes the lists of all types. */
-const listsOf = (list: <T extends ResourceType>(type: T) => readonly StoredOf<T>[]): ResourceLists => ({
-  databases: list('database'),
-  endpoints: list('http_endpoint'),
-  functions: list('function'),
-  sinks: list('sink'),
-})
 /** The resources before anything was set up: none. */
-export const NO_RESOURCES = listsOf(() => [])
+export const NO_RESOURCES: ResourceLists = { databases: [], endpoints: [], functions: [], sinks: [] }
 
 const LIST_OF: { readonly [T in ResourceType]: (lists: ResourceLists) => readonly StoredOf<T>[] } = {
   database: ({ databases }) => databases,
+  change_retention: ({ sinks }) => splitSinks(sinks).retentions,
   http_endpoint: ({ endpoints }) => endpoints,
   function: ({ functions }) => functions,
-  sink: ({ sinks }) => sinks,
+  sink: ({ sinks }) => splitSinks(sinks).sinks,
 }
 /** Gives all resources of a type. */
 export const listOf = <T extends ResourceType>(lists: ResourceLists, type: T): readonly StoredOf<T>[] => LIST_OF[type](lists)
@@ -77,17 +79,21 @@ export const ownList = <T extends ResourceType>(lists: ResourceLists, type: T, o
   listOf(lists, type).filter(({ accountId }) => accountId === ofAccount)
 
 /** Gives the resources of all types that an account has. */
-export const ownLists = (lists: ResourceLists, ofAccount: string): ResourceLists => listsOf((type) => ownList(lists, type, ofAccount))
+export function ownLists({ databases, endpoints, functions, sinks }: ResourceLists, ofAccount: string): ResourceLists {
+  const own = <T extends Readonly<{ accountId: string }>>(list: readonly T[]) => list.filter(({ accountId }) => accountId === ofAccount)
+  return { databases: own(databases), endpoints: own(endpoints), functions: own(functions), sinks: own(sinks) }
+}
 
 /** Puts a resource in the place of the one that has its id. */
 export const withResource = <T extends ResourceType>(lists: ResourceLists, type: T, resource: StoredOf<T>): ResourceLists => ({
   ...lists,
-  [LISTS[type]]: [...listOf(lists, type).filter(({ id }) => id !== resource.id), resource],
+  [LISTS[type]]: [...lists[LISTS[type]].filter(({ id }) => id !== resource.id), resource],
 })
 
 /** The words by which messages name a type of resource. */
 export const NOUN_OF: Readonly<Record<ResourceType, string>> = {
   database: 'database',
+  change_retention: 'change retention',
   http_endpoint: 'HTTP endpoint',
   function: 'function',
   sink: 'sink',
@@ -197,7 +203,25 @@ export class ResourceStore {
       decode: (row) => this.#endpoint(row),
     },
     function: { table: 'function', columns: FUNCTION, decode: (row) => rowOf(FUNCTION, row) },
-    sink: {
+    sink: this.#sinkTable(),
+    change_retention: this.#sinkTable(),
+  }
+  readonly #rows = new RowMemory<
+    { [T in ResourceType as (typeof LISTS)[T]]: StoredOf<T> } & {
+      backfills: RunningBackfill
+    }
+  >({
+    databases: remembered(this.#tables.database),
+    endpoints: remembered(this.#tables.http_endpoint),
+    functions: remembered(this.#tables.function),
+    sinks: remembered(this.#tables.sink),
+    backfills: RUNNING,
+  })
+  /** as they were loaded last */
+  #loaded: Resources | undefined
+
+  #sinkTable(): StoredTable<'sink'> {
+    return {
       table: 'sink',
       columns: SINK,
       joined: {
@@ -215,21 +239,8 @@ export class ResourceStore {
         await saveGeneration(query, sink, before)
         if (before?.status === 'disabled' && sink.status !== 'disabled') await beginAnew(query, sink.id)
       },
-    },
-  }
-  readonly #rows = new RowMemory<
-    { [T in ResourceType as (typeof LISTS)[T]]: StoredOf<T> } & {
-      backfills: RunningBackfill
     }
-  >({
-    databases: remembered(this.#tables.database),
-    endpoints: remembered(this.#tables.http_endpoint),
-    functions: remembered(this.#tables.function),
-    sinks: remembered(this.#tables.sink),
-    backfills: RUNNING,
-  })
-  /** as they were loaded last */
-  #loaded: Resources | undefined
+  }
 
   /** @param destinations the types that sinks may have. @param partitions of a new sink that doesn't say how many */
   constructor(vault: Vault, { destinations, partitions = 1 }: Readonly<{ destinations: DestinationSchemas; partitions?: number }>) {
@@ -373,7 +384,8 @@ export class ResourceStore {
 
 /** The fields of sinks that hold the name of a resource, by type. */
 const REFERENCES: Readonly<Record<ResourceType, readonly (readonly [column: string, field: string])[]>> = {
-  database: [],
+  database: [['destination', 'destination_database']],
+  change_retention: [],
   http_endpoint: [['destination', 'http_endpoint']],
   function: FUNCTION_FIELDS.map((field) => ['settings', field] as const),
   sink: [],

@@ -106,7 +106,7 @@ sinks: [{ name: n, database: d, batch_size: 3, actions: [insert], destination: {
 `)
   assert.equal(sinks[0]?.input.batch_size, 3)
   assert.deepEqual(notices, [
-    'tailrace.yaml:3: "base_sink" is not a section and is ignored; known are account, api_tokens, databases, functions, http_endpoints, sinks',
+    'tailrace.yaml:3: "base_sink" is not a section and is ignored; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks',
   ])
   refused(`${VALID}snks: [{ name: n }]\n`, /unknown section "snks"/)
 })
@@ -265,7 +265,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:22:13: sinks, entry 2: name must be a text, got a number',
         'tailrace.yaml:22:24: sinks, entry 2: colour is not a field of a sink',
         'tailrace.yaml:22:41: sinks, entry 2: batch_size must be at least 1, got 0',
-        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and mappings of other names are ignored',
+        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks, and mappings of other names are ignored',
         'tailrace.yaml:24:1: the section "users" is not supported yet',
       ])
       assert.deepEqual(error.context, { file: 'tailrace.yaml', line: 2, column: 1 })
@@ -295,7 +295,7 @@ test('every mistake is named with file, line and what was expected', () => {
   refused('account: [', /^tailrace\.yaml:\d+:\d+: /)
   refused('sinks: []', /section "account" is missing/)
   refused(VALID.replace('sinks:', 'sink:'), /^tailrace\.yaml:17:1: unknown section "sink"; known are account/)
-  refused(`${VALID}change_retentions:\n  - name: f\n`, /^tailrace\.yaml:22:1: the section "change_retentions" is not supported yet/)
+  refused(`${VALID}change_retentions:\n  - name: f\n`, /^tailrace\.yaml:23:5: change retention "f": source_database is missing/)
   refused(VALID.replace('port: 5433', 'port: no'), /^tailrace\.yaml:10:11: database "shop": port must be a whole number/)
   refused(VALID.replace('port: 5433', 'prt: 5433'), /prt is not a known field/)
   refused(
