@@ -371,6 +371,7 @@ export class Engine {
     for (const sink of changes.newSinks) this.#superviseSink(sink)
     for (const id of changes.endedSources) await this.#dismiss(`source/${id}`)
     for (const database of changes.begunSources) this.#superviseSource(database)
+    for (const { id, name } of changes.renamedSources) this.#sources.get(id)?.rename(name)
     const marks = [...versions].map(([id, version]) => this.#sources.get(id)?.mark(version))
     for (const id of changes.goneSinks) await this.#dismiss(`sink/${id}`)
     if (changes.goneSinks.length > 0) this.#oldTopics.ring()
@@ -426,9 +427,15 @@ export class Engine {
   }
 
   #superviseSource(database: Database): void {
-    const { id: databaseId, name: databaseName, slot } = database
+    const { id: databaseId, slot } = database
+    const nameNow = () => this.#options.cache.database(databaseId)?.name ?? database.name
     this.#supervise('source', databaseId, this.#sources, () => {
-      const labels = { slotId: slot.id, slotName: slot.name, databaseId, databaseName }
+      const labels = {
+        ...{ slotId: slot.id, slotName: slot.name, databaseId },
+        get databaseName() {
+          return nameNow()
+        },
+      }
       const meter = this.#options.metrics.source(labels, () => {
         const current = this.#sources.get(databaseId)
         if (!current) return undefined
@@ -436,7 +443,7 @@ export class Engine {
         const streams = this.streams().filter((stream) => stream.databaseId === databaseId)
         return { state: standby ? 'standby' : state, figures, slot: found, streams, backfills: current.backfills.statuses }
       })
-      return { meter, actor: beginSource(database, meter, this.#sourceHome(databaseId)) }
+      return { meter, actor: beginSource({ ...database, name: nameNow() }, meter, this.#sourceHome(databaseId)) }
     })
   }
 

@@ -19,6 +19,8 @@ type ResourceChanges = Readonly<{
   /** databases that their sources leave: gone, switched off, or reached in another way from now on */
   endedSources: readonly string[]
   begunSources: readonly Database[]
+  /** databases whose sources go on, and are called otherwise */
+  renamedSources: readonly Database[]
   /** what goes where may differ */
   rerouted: readonly Database[]
   /** tables that must be published may be others */
@@ -58,6 +60,10 @@ export function changesBetween(before: ResourceLists, after: ResourceLists): Res
     editedSinks: mayConcern ? after.sinks.filter((sink) => edited.has(sink) || isConcerned(sink)) : changedSinks,
     endedSources: before.databases.filter((was) => runs(was) && !continues(was, newDatabases.get(was.id))).map(({ id }) => id),
     begunSources: after.databases.filter((now) => runs(now) && !continues(oldDatabases.get(now.id), now)),
+    renamedSources: after.databases.filter((now) => {
+      const was = oldDatabases.get(now.id)
+      return was?.name !== now.name && continues(was, now)
+    }),
     rerouted: after.databases.filter(({ id }) => rerouted.has(id) || !oldDatabases.has(id)),
     reselected: goneSinks.length + addedSinks.length > 0 || reroutedSinks.some((sink) => !same(asked(oldSinks.get(sink.id)), asked(sink))),
   }
@@ -81,6 +87,7 @@ const asked = (sink: Sink | undefined) => (sink?.status === 'disabled' ? undefin
 
 const runs = ({ slot }: Database): boolean => slot.status === 'active'
 
-/** A running source has no need to know: only how it reaches the server, and its slot, are its own. */
+/** A running source has no need to know: only how it reaches its servers, and its slot, are its own. */
 const continues = (was: Database | undefined, now: Database | undefined): boolean =>
-  was !== undefined && now !== undefined && runs(was) && runs(now) && same(was.connection, now.connection) && same(was.slot, now.slot)
+  was !== undefined && now !== undefined && runs(was) && runs(now) && same(reachedBy(was), reachedBy(now))
+const reachedBy = ({ connection, primary = null, slot }: Database) => [connection, primary, slot]

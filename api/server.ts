@@ -24,7 +24,8 @@ import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './
 import { FailedRequests } from './http/failed-requests.ts'
 import { withoutNulls } from '../actors/resources/form.ts'
 import { configOperations, type ConfigPort } from './config-routes.ts'
-import { databaseOperations } from './database-routes.ts'
+import { databaseOperations, type DatabasePorts } from './databases/database-routes.ts'
+import { sourceOperations } from './databases/source-routes.ts'
 import { functionOperations, type FunctionPorts } from './function-routes.ts'
 import { backfillOperations, type BackfillPorts } from './sinks/backfill-routes.ts'
 import { endpointOperations } from './sinks/endpoint-routes.ts'
@@ -57,6 +58,8 @@ export type ApiOptions = Readonly<{
   edits: ResourcePorts['edits']
   /** absent: backfills can't be managed here */
   backfills?: BackfillPorts['backfills']
+  /** absent: databases can't be managed here */
+  databases?: DatabasePorts['databases']
   /** absent: functions can't be managed here */
   functions?: Pick<FunctionPorts, 'resources' | 'pool'>
   /** absent: there is no configuration as code here */
@@ -136,7 +139,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
 
 /** Gathers the routes of everything that is served. */
 function operationsOf(
-  { engine, resources, tokens, tokenEdits, edits, backfills, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
+  { engine, resources, tokens, tokenEdits, edits, backfills, databases, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
   receives: OpenReceives,
 ): Operation[] {
   const operations = [
@@ -150,7 +153,8 @@ function operationsOf(
     ...(config ? configOperations(config) : []),
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),
     ...(tokenEdits ? tokenOperations(tokenEdits) : []),
-    ...databaseOperations({ engine, resources }),
+    ...(databases ? databaseOperations({ resources, databases }) : []),
+    ...sourceOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]
   let document: Buffer | undefined
@@ -245,7 +249,7 @@ function parsedBody(text: string, exactNumbers: boolean): unknown {
 }
 
 function addRoutes(app: FastifyInstance, operation: Operation): void {
-  const { methods, paths, scope, body, maxBodyBytes, exactNumbers, head, handle } = operation
+  const { methods, paths, scope, body, answer, maxBodyBytes, exactNumbers, head, handle } = operation
   for (const path of paths) {
     app.route({
       method: [...methods],
@@ -262,6 +266,7 @@ function addRoutes(app: FastifyInstance, operation: Operation): void {
       }),
       handler: (request, reply) => {
         if (body) request.body = withoutNulls(body, request.body)
+        if (answer.status) reply.status(answer.status)
         return handle(request, reply, request.caller?.account ?? NO_ACCOUNT)
       },
     })

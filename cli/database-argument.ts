@@ -1,8 +1,9 @@
 /** A database as a command is told of it: by its name in the configuration file, as the demo, or by a URL. */
 import { parseConfig } from '../actors/config/config-document.ts'
-import { partsOfUrl } from '../actors/resources/database-form.ts'
+import { partsOfUrl } from '../actors/resources/connection-form.ts'
 import { EngineError } from '../engine/errors.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
+import { withTlsChosen } from '../engine/postgres/tls-choice.ts'
 import { loadDemoAccess } from './demo.ts'
 import { DEMO } from './demo-database.ts'
 import { configVariables, readSettings } from './settings.ts'
@@ -17,7 +18,7 @@ export async function databaseArgument(given: string): Promise<Readonly<{ name: 
     return { name: connection.database, connection }
   }
   const { config, dataFolder } = readSettings()
-  if (config) return { name: given, connection: configured(given, config) }
+  if (config) return { name: given, connection: await withTlsChosen(configured(given, config)) }
   const demo = given === DEMO.database ? await loadDemoAccess(dataFolder).catch(() => undefined) : undefined
   if (demo) return { name: given, connection: ofUrl(demo.databaseUrl) }
   const words = `no database "${given}": CONFIG_FILE_PATH is not set, so no configuration file is read; set it, or give a URL, postgresql://…`

@@ -17,6 +17,7 @@ import { readDocument, type ConfigDocument } from '../actors/config/config-docum
 import { refusal } from '../actors/config/config-reader.ts'
 import { functionProblems } from '../actors/config/built-functions.ts'
 import { BackfillEdits } from '../actors/resources/backfill-edits.ts'
+import { DatabaseEdits } from '../actors/resources/database-edits.ts'
 import { ResourceEdits } from '../actors/resources/resource-edits.ts'
 import { TokenEdits } from '../actors/resources/token-edits.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
@@ -193,6 +194,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
       { host },
       'the demo can be reached from other machines: whoever has its token reads and writes its database. Set SERVER_HOST to 127.0.0.1, or begin with a configuration of your own',
     )
+  const edits = new ResourceEdits({ store, resources, cache, takeIn })
   const api = await startApi({
     host,
     port,
@@ -201,7 +203,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     resources: cache,
     tokens,
     tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: loadTokens }),
-    edits: new ResourceEdits({ store, resources, cache, takeIn }),
+    edits,
+    databases: new DatabaseEdits({ edits, logger }),
     backfills: new BackfillEdits({ store, resources, takeIn }),
     functions: { resources: cache, pool: functions },
     config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, takeIn: takeInAll, logger }),

@@ -12,6 +12,7 @@ import { EngineError, errorText } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { isOfConnecting, provision, type Provisioned } from '../../engine/postgres/provision.ts'
+import { withTlsOf } from '../resources/database-edits.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { rowsOf } from '../../engine/postgres/rows.ts'
 import type { BackfillSettings } from '../../engine/state/backfills.ts'
@@ -28,7 +29,7 @@ import {
   type ResourceLists,
   type ResourceStore,
 } from '../../engine/state/resource-store.ts'
-import type { ResourceType, SinkInput, StoredOf } from '../../engine/state/resource-store.ts'
+import type { DatabaseInput, ResourceType, SinkInput, StoredOf } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import { isOutsideIdentity, missingNames, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
@@ -89,15 +90,16 @@ class TrialOver extends Error {
  * Applies a document: makes what is missing on the servers of databases, and stores the resources. @throws EngineError
  * CONFIG_INVALID: file, line and reason of everything that fails, and nothing of it stays; STOPPING when aborted
  */
-export async function applyConfig(document: ConfigDocument, options: ApplyOptions): Promise<ConfigOutcome> {
+export async function applyConfig(given: ConfigDocument, options: ApplyOptions): Promise<ConfigOutcome> {
   const { store, resources, account, isTrial = false } = options
-  const findings = new Findings(document)
+  const findings = new Findings(given)
   const made: Provisioned[] = []
   try {
-    const former = account ?? (await accountNamed(store.query, document.account))
+    const former = account ?? (await accountNamed(store.query, given.account))
     const known = await knownTo(store.query, resources, former)
     const streamed = await storedNames(store.query, 'source_database', former)
-    const { away, unpublished, actions } = await provisionAll(document, { ...options, known, streamed, findings, made })
+    const { databases, away, unpublished, actions } = await provisionAll(given, { ...options, known, streamed, findings, made })
+    const document = { ...given, databases }
     const held = await checkNames(document, { known, away, findings })
     const sinks = await storedNames(store.query, 'sink', former)
     const backfills = await initialBackfills(document, { known, sinks, away, unpublished, findings })
@@ -218,7 +220,8 @@ type Surroundings = Readonly<{ known: ResourceLists; findings: Findings }>
 
 /**
  * Makes publications and slots. @param options `streamed`: the databases that are known, by name; `made`: gets what was, to be undone
- * @returns by name the databases whose server can't be asked, and those that only would get their publication
+ * @returns the databases with what was found out of their connections; by name those whose server can't be asked, and those that
+ * only would get their publication
  */
 async function provisionAll(
   document: ConfigDocument,
@@ -232,18 +235,33 @@ async function provisionAll(
     account,
     isTrial = false,
   }: ApplyOptions & Surroundings & Readonly<{ streamed: ReadonlySet<string>; made: Provisioned[] }>,
-): Promise<Readonly<{ away: ReadonlySet<string>; unpublished: ReadonlySet<string>; actions: readonly string[] }>> {
+): Promise<
+  Readonly<{
+    databases: readonly ConfiguredDatabase[]
+    away: ReadonlySet<string>
+    unpublished: ReadonlySet<string>
+    actions: readonly string[]
+  }>
+> {
   const away = new Set<string>()
   const unpublished = new Set<string>()
   const actions: string[] = []
+  const databases: ConfiguredDatabase[] = []
   const latest = performance.now() + MAX_AWAIT_MS
-  for (const database of document.databases) {
-    const { name, connection, publicationName, slotName } = database.input
+  for (const given of document.databases) {
+    const { name, publicationName, slotName } = given.input
     const stored = known.databases.find((one) => one.name === name)
+    let database = { ...given, input: asFound(given.input, stored) }
     try {
       signal.throwIfAborted()
       const done = await provisioned(database, { latest, isKnown: streamed.has(name), isTrial, signal })
+      ;({ database } = done)
       made.push(done)
+      if (database.input.connection.withoutTls)
+        findings.notice(
+          given.line,
+          `the database "${name}" is read without TLS: ssl is not set, and the server offers none; set ssl: false to say that this is right`,
+        )
       if (done.publicationCreated) actions.push(`create the publication "${publicationName}" in the database "${name}"`)
       if (done.publicationCreated && isTrial) unpublished.add(name)
       if (done.slotCreated) actions.push(`create the slot "${slotName}" in the database "${name}"`)
@@ -251,17 +269,30 @@ async function provisionAll(
       if (signal.aborted) throw new EngineError('STOPPING', 'stopped while the configuration was applied', {}, { cause: error })
       const code = error instanceof EngineError ? error.code : undefined
       if (code !== 'SLOT_MISSING') away.add(name)
+      if (code !== 'SOURCE_UNREACHABLE') database = { ...database, input: await withTlsOf(database.input) }
+      const { connection } = database.input
       const isAsBefore = isDeepStrictEqual(stored?.connection, connection)
       if (logger && !isAsBefore && isOfConnecting(error))
         logger.warn({ err: error, account: account?.name, database: name }, 'a database of a configuration could not be reached')
       const told = logger && !isAsBefore && isOfConnecting(error) ? withoutNetwork(connection) : error
-      const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SLOT_MISSING' || isAsBefore
+      const isItsOwn = code === 'SOURCE_UNREACHABLE' || code === 'SOURCE_IN_RECOVERY' || code === 'SLOT_MISSING' || isAsBefore
       if (streamed.has(name) && isItsOwn)
         findings.notice(database.line, `${errorText(told)}; all else goes on without its source "${name}"`)
       else findings.wrong(placeOf('database', database), told)
     }
+    databases.push(database)
   }
-  return { away, unpublished, actions }
+  return { databases, away, unpublished, actions }
+}
+
+/** A file doesn't say what was found out about a connection that is as it was. */
+function asFound(input: DatabaseInput, stored: StoredOf<'database'> | undefined): DatabaseInput {
+  const known = (given: Connection, before: Connection | null | undefined): Connection => {
+    const { withoutTls, ...asked } = before ?? {}
+    return withoutTls && isDeepStrictEqual(asked, given) ? { ...given, withoutTls } : given
+  }
+  const { connection, primary } = input
+  return { ...input, connection: known(connection, stored?.connection), ...(primary && { primary: known(primary, stored?.primary) }) }
 }
 
 /**
@@ -274,19 +305,26 @@ const withoutNetwork = ({ hostname, port, database }: Connection) =>
     `the database ${database} at ${hostname}:${port} could not be reached, or refused the login; the log of the service says why`,
   )
 
-/** Waits for a server that is still starting, when the file says so. */
+/**
+ * Waits for a server that is still starting, when the file says so. @returns what was made, and the database with what was found out of
+ * its connections
+ */
 async function provisioned(
-  { input, createSlot, createPublication, initSql, awaitMs, intervalMs }: ConfiguredDatabase,
+  database: ConfiguredDatabase,
   { latest, isKnown, isTrial, signal }: Readonly<{ latest: number; isKnown: boolean; isTrial: boolean; signal: AbortSignal }>,
-): Promise<Provisioned> {
+): Promise<Provisioned & Readonly<{ database: ConfiguredDatabase }>> {
+  const { input, createSlot, createPublication, initSql, awaitMs, intervalMs } = database
   const deadline = Math.min(latest, performance.now() + awaitMs)
   for (;;) {
     try {
-      return await provision(input.connection, {
+      const chosen = await withTlsOf(input)
+      const done = await provision(chosen.connection, {
+        primary: chosen.primary,
         slot: { name: input.slotName, create: createSlot && !isKnown },
         publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
         isTrial,
       })
+      return { ...done, database: { ...database, input: chosen } }
     } catch (error) {
       const mayCome = !isKnown && error instanceof EngineError && error.code === 'SOURCE_UNREACHABLE'
       if (!mayCome || isTrial || performance.now() + intervalMs > deadline) throw error
@@ -424,6 +462,8 @@ async function writeAll(
         edit = { ...edit, stored: withResource(edit.stored, type, await saveResource(edit, type, { input, before })) }
       })
   }
+  for (const { line, input } of document.databases)
+    await findings.at(placeOf('database', { line, input }), async () => refuseRenamed(input, storedUnder('database', input.name)))
   await put('database', document.databases)
   await put('change_retention', document.retentions)
   await put('function', functions)
@@ -464,6 +504,15 @@ function whyHeld(input: SinkInput, functions: readonly Entry<'function'>[]): str
   const names = FUNCTION_FIELDS.map((field) => input[field])
   const held = functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))
   return held && `its function "${held.input.name}" ${ELIXIR}`
+}
+
+/** A file names a slot to say which one is read: another name is a mistake, or a move that needs a look at what is missing. */
+function refuseRenamed({ slotName, publicationName }: InputOf<'database'>, before: StoredOf<'database'> | undefined): void {
+  if (before && (before.slot.name !== slotName || before.slot.publication !== publicationName))
+    throw new EngineError(
+      'VALIDATION_FAILED',
+      `slot and publication of a database can't be renamed by a file (they are "${before.slot.name}" and "${before.slot.publication}")`,
+    )
 }
 
 function namedIn({

@@ -48,12 +48,18 @@ type EditRules<T extends ResourceType> = Readonly<{
 
 const RULES: { readonly [T in ResourceType]: EditRules<T> } = {
   database: {
-    changed: ({ slot, ...before }, changes) => ({ ...before, slotName: slot.name, publicationName: slot.publication, ...changes }),
-    refuse: (_edit, { slotName, publicationName }, before) => {
-      if (before && (before.slot.name !== slotName || before.slot.publication !== publicationName))
+    changed: ({ slot, ...before }, changes) => ({
+      ...before,
+      ...{ slotName: slot.name, publicationName: slot.publication, slotStatus: slot.status },
+      ...changes,
+    }),
+    refuse: refuseSharedSlot,
+    refuseForUsers: ({ stored }, { id, name }, after) => {
+      const users = stored.sinks.filter(({ databaseId }) => databaseId === id)
+      if (!after && users.length > 0)
         throw new EngineError(
-          'VALIDATION_FAILED',
-          `slot and publication of a database can't be renamed (they are "${before.slot.name}" and "${before.slot.publication}")`,
+          'RESOURCE_IN_USE',
+          `the database "${name}" is in use by the sink${users.length > 1 ? 's' : ''} ${quoted(users).slice(0, 500)}`,
         )
     },
   },
@@ -186,6 +192,15 @@ export class ResourceEdits {
   #now<T extends ResourceType>(type: T, id: string): StoredOf<T> {
     return listOf(this.#options.cache, type).find((one) => one.id === id) ?? gone(type)
   }
+}
+
+/** Each database needs a slot of its own: what one of them confirmed the other one would never get. */
+function refuseSharedSlot(edit: Edit, { connection, slotName }: InputOf<'database'>, before: StoredOf<'database'> | undefined): void {
+  const { hostname, port } = connection
+  const other = ownOf(edit, 'database').find(
+    (one) => one.id !== before?.id && one.slot.name === slotName && one.connection.hostname === hostname && one.connection.port === port,
+  )
+  if (other) throw fieldRefused('replication_slots', `name the slot "${slotName}", which is that of the database "${other.name}"`)
 }
 
 function gone(type: ResourceType): never {

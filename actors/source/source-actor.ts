@@ -83,6 +83,8 @@ export class SourceActor {
   readonly #marks: RoutingMarks
   readonly #listeners = new Set<(state: SourceState) => void>()
   readonly #standbyListeners = new Set<() => void>()
+  /** of the database, by now */
+  #name: string
   #run: SourceRun | undefined
   #figures: SourceFigures | undefined
   #since = new Date()
@@ -99,6 +101,7 @@ export class SourceActor {
 
   constructor(options: SourceActorOptions) {
     this.#options = options
+    this.#name = options.database.name
     this.gate = options.gate ?? new ReadingGate()
     const { database, state: query, observer } = options
     this.#marks = new RoutingMarks({
@@ -151,6 +154,11 @@ export class SourceActor {
     return () => this.#listeners.delete(listener)
   }
 
+  /** Its database is called otherwise from now on, which it says of itself. */
+  rename(name: string): void {
+    this.#name = name
+  }
+
   /** Another try after a failure that a user has mended, or at once instead of waiting. */
   retry(): void {
     this.#actor.send({ type: 'retry' })
@@ -190,7 +198,7 @@ export class SourceActor {
     const isYoung = code === 'PUBLICATION_TOO_YOUNG'
     const isMisfit = code === 'LOG_CHANGED' || code === 'LOG_WENT_BACK' || code === 'STATE_WENT_BACK'
     if (this.#state !== 'failed' || message === undefined || (!isMisfit && typeof slotAt !== 'string' && !isYoung))
-      throw new EngineError('NO_GAP', `the source of "${database.name}" is ${this.#state}: it has not stopped because changes are missing`)
+      throw new EngineError('NO_GAP', `the source of "${this.#name}" is ${this.#state}: it has not stopped because changes are missing`)
     if (isMisfit) await acceptMemories(state, log, database.id)
     else if (isYoung) {
       const { name, publication } = database.slot
@@ -263,7 +271,7 @@ export class SourceActor {
     return {
       id: `source/${database.id}`,
       kind: 'source',
-      name: database.name,
+      name: this.#name,
       accountId: database.accountId,
       state: this.standby ? 'standby' : this.#state,
       since: this.#since,

@@ -69,7 +69,7 @@ function described(operation: Operation, path: string, isFirst: boolean): Record
     parameters: [...pathParameters(path), ...queryParameters(query)],
     ...(body && { requestBody: { required: false, content: json(body) } }),
     responses: {
-      200: { description: answer.description, content: json(answer.schema) },
+      [answer.status ?? 200]: { description: answer.description, content: json(answer.schema) },
       ...(answer.negative && { [answer.negative.status]: { description: answer.negative.description, content: json(answer.schema) } }),
       ...Object.fromEntries(
         statuses.map((status) => [status, { description: meaningOf(status), content: json({ $ref: '#/components/schemas/Error' }) }]),

@@ -27,6 +27,8 @@ export type Operation = Readonly<{
   answer: Readonly<{
     description: string
     schema: TSchema
+    /** of what was created; absent: 200 */
+    status?: 201
     /** a "no" in the same form, under another status */
     negative?: Readonly<{ status: number; description: string }>
   }>

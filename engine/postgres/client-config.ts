@@ -9,7 +9,9 @@ export type Connection = Readonly<{
   database: string
   username: string
   password: string
-  ssl: boolean | 'disable' | 'require' | 'verify-ca' | 'verify-full'
+  ssl: boolean | 'disable' | 'prefer' | 'require' | 'verify-ca' | 'verify-full'
+  /** ssl is "prefer", and the server offered no TLS when it was asked */
+  withoutTls?: true
   caCert?: string
 }>
 
@@ -45,10 +47,11 @@ export function clientConfig(connection: Connection, applicationName: string, op
 /**
  * libpq's modes: `require` (and true) encrypts without checking, verify-ca checks the chain, verify-full the name too. As
  * with libpq, `require` checks the chain as soon as it has an authority to check with. The name is the host's, which pg hands on.
+ * `prefer` is `require`, unless the server was found to offer no TLS (tls-choice.ts).
  */
-function tls({ ssl, caCert }: Connection): ClientConfig['ssl'] {
-  if (ssl === false || ssl === 'disable') return false
-  if ((ssl === true || ssl === 'require') && caCert === undefined) return { rejectUnauthorized: false }
+function tls({ ssl, withoutTls, caCert }: Connection): ClientConfig['ssl'] {
+  if (ssl === false || ssl === 'disable' || withoutTls) return false
+  if ((ssl === true || ssl === 'require' || ssl === 'prefer') && caCert === undefined) return { rejectUnauthorized: false }
   const ca = caCert === undefined ? {} : { ca: caCert }
   if (ssl === 'verify-full') return { rejectUnauthorized: true, ...ca }
   return { rejectUnauthorized: true, checkServerIdentity: () => undefined, ...ca }

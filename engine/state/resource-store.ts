@@ -9,7 +9,15 @@ import { splitSinks } from './change-retentions.ts'
 import { beginAnew, RUNNING, UNENDED, type InitialBackfill, type RunningBackfill } from './backfills.ts'
 import { shapeOf } from './generation-shape.ts'
 import { secretFields, withoutLogin, type Destination, type DestinationSchemas, type HttpEndpoint } from './destinations.ts'
-import { SinkSettings, SINK_STATUSES, type Account, type Database, type Sink, type SinkSettingsInput } from './resources.ts'
+import {
+  SinkSettings,
+  SINK_STATUSES,
+  type Account,
+  type Database,
+  type DatabaseHints,
+  type Sink,
+  type SinkSettingsInput,
+} from './resources.ts'
 import type { Connection } from '../postgres/client-config.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
@@ -20,10 +28,15 @@ import { renameSinkInTokens } from './token-store.ts'
 export type DatabaseInput = Readonly<{
   name: string
   connection: Connection
+  /** of the primary of a standby */
+  primary?: Connection | null
   poolSize: number
   annotations: Readonly<Record<string, unknown>>
+  hints?: DatabaseHints
   slotName: string
   publicationName: string
+  /** absent: as it is; of a new one "active" */
+  slotStatus?: Database['slot']['status']
 }>
 /** A sink as a user says it. @property initial_backfill of a new one alone: the backfills that it begins with */
 export type SinkInput = Readonly<SinkSettingsInput & { destination: Destination; initial_backfill?: InitialBackfill | undefined }>
@@ -121,6 +134,9 @@ const DATABASE = {
   ...OWN,
   connection: document<Omit<Connection, 'password'>>(),
   password: 'bytes',
+  primaryConnection: document<Omit<Connection, 'password'> | null>(),
+  primaryPassword: 'bytes?',
+  hints: document<DatabaseHints>(),
   poolSize: 'int',
   annotations: document<Database['annotations']>(),
   slotId: 'text',
@@ -188,12 +204,26 @@ export class ResourceStore {
     database: {
       table: 'source_database',
       columns: DATABASE,
-      kept: ['slotName', 'publicationName'],
-      encode: ({ connection: { password, ...connection } }) => ({ connection, password: this.#vault.encrypt(password) }),
+      encode: ({ connection: { password, ...connection }, primary, hints = {} }) => {
+        const { password: primaryPassword, ...primaryConnection } = primary ?? {}
+        return {
+          connection,
+          hints,
+          password: this.#vault.encrypt(password),
+          primaryConnection: primary ? primaryConnection : null,
+          primaryPassword: primaryPassword === undefined ? null : this.#vault.encrypt(primaryPassword),
+        }
+      },
       decode: (row) => {
-        const { slotId, slotName, publicationName, slotStatus, password, ...database } = rowOf(DATABASE, row)
+        const { slotId, slotName, publicationName, slotStatus, password, primaryConnection, primaryPassword, ...database } = rowOf(
+          DATABASE,
+          row,
+        )
         const connection = { ...database.connection, password: this.#vault.decrypt(password) }
-        return { ...database, connection, slot: { id: slotId, name: slotName, publication: publicationName, status: slotStatus } }
+        const primary =
+          primaryConnection && primaryPassword ? { ...primaryConnection, password: this.#vault.decrypt(primaryPassword) } : null
+        const slot = { id: slotId, name: slotName, publication: publicationName, status: slotStatus }
+        return { ...database, connection, primary, slot }
       },
     },
     http_endpoint: {

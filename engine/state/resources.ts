@@ -167,10 +167,14 @@ export type Sink = Readonly<
 export const TlsMode = Type.Union([
   Type.Boolean(),
   Type.Literal('disable'),
+  Type.Literal('prefer'),
   Type.Literal('require'),
   Type.Literal('verify-ca'),
   Type.Literal('verify-full'),
 ])
+
+/** Settings of a database that Sequin has. They are kept and shown, and have no effect. */
+export type DatabaseHints = Readonly<{ ipv6?: boolean; queue_interval?: number; queue_target?: number }>
 
 /** A source database, and how it is reached and read. */
 export type Database = Readonly<{
@@ -178,8 +182,12 @@ export type Database = Readonly<{
   accountId: string
   name: string
   connection: Connection
+  /** of the primary, where the database is one of its standbys: what has to be written is written there */
+  primary?: Connection | null
   poolSize: number
   annotations: Readonly<Record<string, unknown>>
+  /** settings of Sequin that have no effect here, shown as they were given */
+  hints?: DatabaseHints
   slot: Readonly<{ id: string; name: string; publication: string; status: 'active' | 'disabled' }>
 }>
 

@@ -8,7 +8,10 @@ import type { Sink } from '../../engine/state/resources.ts'
 import { endpoint } from '../sinks/batch.ts'
 import { DATABASE, SINK } from './sink-fixture.ts'
 
-const NOTHING = { goneSinks: [], newSinks: [], editedSinks: [], endedSources: [], begunSources: [], rerouted: [], reselected: false }
+const NOTHING = {
+  ...{ goneSinks: [], newSinks: [], editedSinks: [] },
+  ...{ endedSources: [], begunSources: [], renamedSources: [], rerouted: [], reselected: false },
+}
 const known = { ...NO_RESOURCES, databases: [DATABASE], sinks: [SINK] }
 
 test('the same resources, read again, change nothing', () => {
@@ -59,6 +62,11 @@ test('a source begins anew when it is reached in another way, ends when it is sw
   assert.deepEqual([switchedOff.endedSources, switchedOff.begunSources], [[DATABASE.id], []])
   const on = changesBetween({ ...known, databases: [off] }, known)
   assert.deepEqual([on.endedSources, on.begunSources], [[], [DATABASE]])
+  const standby = { ...DATABASE, primary: DATABASE.connection }
+  assert.deepEqual(changesBetween(known, { ...known, databases: [standby] }).begunSources, [standby])
+  const renamed = { ...DATABASE, name: 'renamed', poolSize: 3 }
+  const named = changesBetween(known, { ...known, databases: [renamed] })
+  assert.deepEqual([named.endedSources, named.begunSources, named.renamedSources], [[], [], [renamed]])
   const gone = changesBetween(known, NO_RESOURCES)
   assert.deepEqual(gone, { ...NOTHING, goneSinks: [SINK.id], endedSources: [DATABASE.id], reselected: true })
 })

@@ -2,6 +2,7 @@
 import { randomBytes, randomUUID } from 'node:crypto'
 import { ConfigEdits } from '../../actors/config/config-edits.ts'
 import { BackfillEdits } from '../../actors/resources/backfill-edits.ts'
+import { DatabaseEdits } from '../../actors/resources/database-edits.ts'
 import { ResourceEdits } from '../../actors/resources/resource-edits.ts'
 import { newSink } from '../../actors/resources/sink-form.ts'
 import { TokenEdits } from '../../actors/resources/token-edits.ts'
@@ -76,6 +77,7 @@ export async function serveEverything() {
     format: 'json',
     destination: { write: (line: string) => void lines.push(JSON.parse(line) as Record<string, unknown>) },
   })
+  const edits = new ResourceEdits({ store, resources, cache, takeIn: reload })
   const api = stack.use(
     await startApi({
       host: '127.0.0.1',
@@ -84,7 +86,8 @@ export async function serveEverything() {
       resources: cache,
       tokens,
       tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: () => tokens.load() }),
-      edits: new ResourceEdits({ store, resources, cache, takeIn: reload }),
+      edits,
+      databases: new DatabaseEdits({ edits, logger }),
       backfills: new BackfillEdits({ store, resources, takeIn: reload }),
       functions: { resources: cache, pool },
       config: new ConfigEdits({ store, resources, pool, signal: new AbortController().signal, takeIn: reload, logger }),

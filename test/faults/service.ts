@@ -212,6 +212,11 @@ export class Service implements AsyncDisposable {
     return this.#request(path, { method: 'DELETE' })
   }
 
+  /** Any method, with a body. */
+  async request(method: string, path: string, body: object): Promise<{ status: number; body: unknown }> {
+    return this.#request(path, { method, body: JSON.stringify(body) })
+  }
+
   async post(path: string, body: object, headers: Readonly<Record<string, string>> = {}): Promise<{ status: number; body: unknown }> {
     return this.#request(path, { method: 'POST', body: JSON.stringify(body), headers })
   }

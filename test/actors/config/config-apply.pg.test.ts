@@ -96,7 +96,8 @@ test('another slot or publication under a known database is refused: what waits 
   const slot = `s_${s.source.name}`
   await s.apply(config(s.source, slot))
   const renamed = (what: string) => config(s.source, slot).replace(`${what}: { name: ${slot},`, `${what}: { name: ${slot}_2,`)
-  for (const what of ['slot', 'publication']) await assert.rejects(s.apply(renamed(what)), { message: /can't be renamed \(they are "/ })
+  for (const what of ['slot', 'publication'])
+    await assert.rejects(s.apply(renamed(what)), { message: /can't be renamed by a file \(they are "/ })
   assert.deepEqual(await slotsOf(s.source), [{ slot_name: slot }])
   assert.deepEqual(await publicationsOf(s.source), [{ pubname: slot, pubviaroot: true }])
   const [database] = (await s.load()).databases

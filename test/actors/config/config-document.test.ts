@@ -74,7 +74,7 @@ sinks:
     database: 'db',
     username: 'user',
     password: 'p@ss',
-    ssl: true,
+    ssl: 'prefer',
   })
   assert.deepEqual(sinks[0]?.input.source, { include_tables: ['sales.goods'] })
   assert.equal(sinks[0]?.input.message_grouping, false)
@@ -255,7 +255,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:3:8: account: nam is not a known field',
         'tailrace.yaml:9:15: the variable NO_HOST is not set; give it a default as in ${NO_HOST:-value}',
         'tailrace.yaml:10:11: database "shop": port must be a whole number, got a text',
-        'tailrace.yaml:14:10: database "shop": ssl must be true, false, "disable", "require", "verify-ca" or "verify-full"',
+        'tailrace.yaml:14:10: database "shop": ssl must be true, false, "disable", "prefer", "require", "verify-ca" or "verify-full"',
         'tailrace.yaml:16:57: database "shop": publication.create_if_not_exists must be true or false, got a text',
         'tailrace.yaml:16:70: database "shop": publication.colour is not a known field',
         'tailrace.yaml:20:15: sink "goods": source.include_tables must have at least one item or be null',

@@ -1,20 +1,20 @@
-/** The management of databases, as far as it goes today: what a user says to a source that has stopped. */
+/** What a user says to the source of a database that has stopped. */
 import type { FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
-import { ERRORS, isErrorCode } from '../engine/errors.ts'
-import { redactText } from '../engine/redaction.ts'
-import type { Account } from '../engine/state/resources.ts'
-import type { EngineVerbs } from '../actors/engine.ts'
-import type { ResourceLookup } from '../engine/state/resource-cache.ts'
-import type { Operation } from './http/operation.ts'
-import { namedResource } from './http/resource-routes.ts'
+import { ERRORS, isErrorCode } from '../../engine/errors.ts'
+import { redactText } from '../../engine/redaction.ts'
+import type { Account } from '../../engine/state/resources.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
+import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
+import type { Operation } from '../http/operation.ts'
+import { namedResource } from '../http/resource-routes.ts'
 
 /** A source that is mended streams within a second or two; one that can't reach its server says so within 10. */
 const RETRY_WAIT_MS = 12_000
 const NULLABLE_TEXT = Type.Union([Type.String(), Type.Null()])
 
 /** Describes the routes by which a user lets a source that has stopped go on. */
-export function databaseOperations({ engine, resources }: Readonly<{ engine: EngineVerbs; resources: ResourceLookup }>): Operation[] {
+export function sourceOperations({ engine, resources }: Readonly<{ engine: EngineVerbs; resources: ResourceLookup }>): Operation[] {
   const databaseOf = (request: FastifyRequest, account: Account) => namedResource(resources, 'database', request, account)
   return [
     {

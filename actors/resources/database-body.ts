@@ -1,0 +1,203 @@
+/** The form of a database in requests and answers of the API. Nothing here does I/O. */
+import { Type, type TSchema } from 'typebox'
+import { Name } from '../../engine/resource-name.ts'
+import type { Reason } from '../../engine/schema-reasons.ts'
+import type { DatabaseInput } from '../../engine/state/resource-store.ts'
+import { TlsMode, type Database } from '../../engine/state/resources.ts'
+import { changedConnection, connectionEntry, connectionFields, connectionOf, gathered, type Tell } from './connection-form.ts'
+import {
+  checkPublicationName,
+  checkSlotName,
+  DEFAULT_HINTS,
+  DEFAULT_POOL_SIZE,
+  hintFields,
+  hintsOf,
+  PRIMARY_WORDS,
+  PrimaryForm,
+} from './database-form.ts'
+import { checker, invalid, readOnly } from './form.ts'
+import { obfuscated } from './secret-form.ts'
+
+const strict = { additionalProperties: false } as const
+const SlotStatus = Type.Union([Type.Literal('active'), Type.Literal('disabled')])
+
+const SlotIn = Type.Object(
+  {
+    id: Type.Optional(Type.String({ description: 'of the slot; needed in an update' })),
+    slot_name: Type.Optional(Type.String({ description: 'up to 63 of a-z, 0-9 and "_"' })),
+    publication_name: Type.Optional(Type.String({ minLength: 1 })),
+    status: Type.Optional(Type.Union(SlotStatus.anyOf, { description: 'disabled: its database is not read' })),
+    create_if_not_exists: Type.Optional(Type.Boolean({ description: 'slot and publication are created where they are missing' })),
+    init_sql: Type.Optional(Type.String({ minLength: 1, description: 'SQL that creates the publication' })),
+    ...readOnly('postgres_database_id'),
+  },
+  strict,
+)
+
+/** The schema of a database in a request. */
+export const DatabaseIn = Type.Object(
+  {
+    name: Type.Optional(Name),
+    ...connectionFields,
+    ...hintFields,
+    use_local_tunnel: Type.Optional(Type.Boolean({ description: 'only false: there are no development tunnels to databases' })),
+    pool_size: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000, description: 'without effect' })),
+    annotations: Type.Optional(
+      Type.Record(Type.String(), Type.Unknown(), { description: 'free JSON copied into the metadata of each message' }),
+    ),
+    replication_slots: Type.Optional(
+      Type.Array(SlotIn, { description: 'exactly one; in an update with its id, or absent', minItems: 1, maxItems: 1 }),
+    ),
+    primary: Type.Optional(Type.Union([PrimaryForm, Type.Null()], { description: `${PRIMARY_WORDS}; null: none` })),
+    ...readOnly('ssl_in_use', 'tables_refreshed_at'),
+  },
+  strict,
+)
+
+const ConnectionOut = {
+  hostname: Type.String(),
+  port: Type.Integer(),
+  database: Type.String(),
+  username: Type.String(),
+  password: Type.String({ description: 'shown only in part, unless show_sensitive=true' }),
+  ssl: Type.Union([TlsMode], { description: 'where it was not set: whether the server offered TLS' }),
+  ca_cert: Type.Optional(Type.String()),
+  ipv6: Type.Boolean(),
+}
+
+/** The schema of a database in an answer. @param more what it has beside what is set */
+export const databaseOutSchema = (more: Readonly<Record<string, TSchema>>) =>
+  Type.Object({
+    id: Type.String({ format: 'uuid' }),
+    name: Name,
+    ...ConnectionOut,
+    use_local_tunnel: Type.Boolean(),
+    pool_size: Type.Integer(),
+    queue_interval: Type.Integer(),
+    queue_target: Type.Integer(),
+    annotations: Type.Object({}, { additionalProperties: true }),
+    replication_slots: Type.Array(
+      Type.Object({ id: Type.String({ format: 'uuid' }), publication_name: Type.String(), slot_name: Type.String(), status: SlotStatus }),
+    ),
+    primary: Type.Optional(Type.Object(ConnectionOut)),
+    ...more,
+  })
+
+type Body = Readonly<Record<string, unknown>>
+/** A database that is to be created. @property create slot and publication are made where they are missing */
+export type NewDatabase = Readonly<{ input: DatabaseInput; create: boolean; initSql?: string }>
+/** What an update of a database changes, and whether what is missing on its server is made. */
+export type DatabaseChanges = Readonly<{ changes: Partial<DatabaseInput>; create: boolean; initSql?: string }>
+
+const check = checker(DatabaseIn)
+
+/** Reads the body that creates a database. @throws EngineError VALIDATION_FAILED */
+export function newDatabase(body: Body): NewDatabase {
+  const form = check(body)
+  const reasons: Reason[] = []
+  const tell = gathered(reasons)
+  const { name, pool_size: poolSize = DEFAULT_POOL_SIZE, annotations = {}, replication_slots: [slot, another] = [] } = form
+  if (name === undefined) tell('name', 'is missing')
+  if (form.url === undefined)
+    for (const field of ['username', 'password'] as const) if (form[field] === undefined) tell(field, 'is missing (or give url)')
+  if (form.use_local_tunnel) refuseTunnel(tell)
+  const connection = connectionOf(form, undefined, tell)
+  const primary = form.primary ? (connectionOf(form.primary, undefined, gathered(reasons, 'primary.')) ?? null) : null
+  const { slot_name: slotName, publication_name: publicationName, status = 'active' } = slot ?? {}
+  if (!slot || another) tell('replication_slots', 'must have one element: { "slot_name": …, "publication_name": … }')
+  else {
+    if (slotName === undefined) tell('replication_slots.0.slot_name', 'is missing')
+    if (publicationName === undefined) tell('replication_slots.0.publication_name', 'is missing')
+    checkNames(slot, tell)
+  }
+  if (reasons.length > 0 || name === undefined || !connection || slotName === undefined || publicationName === undefined)
+    throw invalid(reasons)
+  return {
+    input: { name, connection, primary, poolSize, annotations, hints: hintsOf(form), slotName, publicationName, slotStatus: status },
+    ...making(slot),
+  }
+}
+
+/** Reads the body that changes a database: what is absent stays. @throws EngineError VALIDATION_FAILED */
+export function databaseChanges(body: Body, stored: Database): DatabaseChanges {
+  const form = check(body)
+  const reasons: Reason[] = []
+  const tell = gathered(reasons)
+  if (form.use_local_tunnel) refuseTunnel(tell)
+  const { name, pool_size: poolSize, annotations, replication_slots: [slot] = [] } = form
+  if (slot) {
+    if (slot.id === undefined) tell('replication_slots.0.id', 'is missing: an update names the slot that it changes')
+    else if (slot.id !== stored.slot.id) tell('replication_slots.0.id', `is not the slot of this database, ${stored.slot.id}`)
+    checkNames(slot, tell)
+  }
+  const connection = changedConnection(form, stored.connection, tell)
+  const primary = changedPrimary(form.primary, stored.primary ?? null, gathered(reasons, 'primary.'))
+  if (reasons.length > 0 || !connection || primary === undefined) throw invalid(reasons)
+  const hints = hintsOf({ ...DEFAULT_HINTS, ...stored.hints, ...hintsGiven(form) })
+  const changes: Partial<DatabaseInput> = {
+    ...(name !== undefined && { name }),
+    ...(connection !== stored.connection && { connection }),
+    ...(form.primary !== undefined && { primary }),
+    ...(poolSize !== undefined && { poolSize }),
+    ...(annotations !== undefined && { annotations }),
+    ...(Object.keys(hintsGiven(form)).length > 0 && { hints }),
+    ...(slot?.slot_name !== undefined && { slotName: slot.slot_name }),
+    ...(slot?.publication_name !== undefined && { publicationName: slot.publication_name }),
+    ...(slot?.status !== undefined && { slotStatus: slot.status }),
+  }
+  return { changes, ...making(slot) }
+}
+
+/** Shows a database. @param more what is known of it beside what is set */
+export function databaseOut(
+  { id, name, connection, primary, poolSize, annotations, hints, slot }: Database,
+  { showSensitive, ...more }: Readonly<{ showSensitive: boolean }> & Readonly<Record<string, unknown>>,
+): Record<string, unknown> {
+  const secret = showSensitive ? (text: string) => text : obfuscated
+  const { ipv6, ...others } = { ...DEFAULT_HINTS, ...hints }
+  const shown = (one: Database['connection']) => ({
+    ...connectionEntry(one, secret),
+    ...(one.ssl === 'prefer' && { ssl: !one.withoutTls }),
+  })
+  return {
+    id,
+    name,
+    ...shown(connection),
+    ipv6,
+    use_local_tunnel: false,
+    pool_size: poolSize,
+    ...others,
+    annotations,
+    replication_slots: [{ id: slot.id, publication_name: slot.publication, slot_name: slot.name, status: slot.status }],
+    ...(primary && { primary: { ...shown(primary), ipv6: false } }),
+    ...more,
+  }
+}
+
+type SlotForm = Readonly<{ slot_name?: string; publication_name?: string; create_if_not_exists?: boolean; init_sql?: string }>
+
+const making = ({ create_if_not_exists: create = false, init_sql: initSql }: SlotForm = {}) => ({
+  create,
+  ...(initSql !== undefined && { initSql }),
+})
+
+function checkNames({ slot_name: slotName, publication_name: publicationName }: SlotForm, tell: Tell): void {
+  if (slotName !== undefined) checkSlotName(slotName, (reason) => tell('replication_slots.0.slot_name', reason))
+  if (publicationName !== undefined) checkPublicationName(publicationName, (reason) => tell('replication_slots.0.publication_name', reason))
+}
+
+const refuseTunnel = (tell: Tell): void => tell('use_local_tunnel', 'is not supported: this service has no development tunnels')
+
+const hintsGiven = (form: Readonly<Record<string, unknown>>) =>
+  Object.fromEntries(Object.keys(DEFAULT_HINTS).flatMap((name) => (form[name] === undefined ? [] : [[name, form[name]]])))
+
+/** @returns undefined: something is wrong with it, and told */
+function changedPrimary(
+  form: Parameters<typeof connectionOf>[0] | null | undefined,
+  stored: Database['connection'] | null,
+  tell: Tell,
+): Database['connection'] | null | undefined {
+  if (form === undefined) return stored
+  if (form === null) return null
+  return stored ? changedConnection(form, stored, tell) : connectionOf(form, undefined, tell)
+}
