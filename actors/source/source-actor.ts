@@ -15,6 +15,7 @@ import { moveToPublication } from '../../engine/wal/connection/publication-start
 import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot } from '../../engine/wal/connection/slot.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
+import { writeOnce, WRITES_LOCALLY } from '../../engine/wal/connection/source-writer.ts'
 import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
 import { acceptGap, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
 import { RoutingMarks } from './routing-marks.ts'
@@ -107,7 +108,8 @@ export class SourceActor {
     this.#marks = new RoutingMarks({
       databaseId: database.id,
       state: query,
-      source: (sql, params) => (this.#run ? this.#run.query(sql, params) : withSession(database, (ask) => ask(sql, params))),
+      source: (sql, params) =>
+        this.#run ? this.#run.write(sql, params) : withSession(database, (ask) => writeOnce(database, ask, sql, params)),
       active: () => this.#run?.figures.routingVersion,
       isStreamed: () => this.#run !== undefined || this.standby !== undefined,
       notice: (text) => observer?.notice?.(text),
@@ -406,9 +408,8 @@ export class SourceActor {
 }
 
 async function withSession<T>(database: Database, work: (query: Query) => Promise<T>, timeoutMs = SESSION_TIMEOUT_MS): Promise<T> {
-  const settings = { synchronous_commit: 'local' }
   const client = new Client({
-    ...sourceClient(database.connection, `tailrace ${database.slot.name}`, settings),
+    ...sourceClient(database.connection, `tailrace ${database.slot.name}`, WRITES_LOCALLY),
     query_timeout: timeoutMs,
   })
   client.on('error', () => undefined) // the query hears of it

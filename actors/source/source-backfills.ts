@@ -156,7 +156,7 @@ export class SourceBackfills {
     this.#run = run
     this.#term = term
     this.#ended = new AbortController()
-    this.#marks = new Marks(id, run.query)
+    this.#marks = new Marks(id, run.write)
     this.#sessions = new PageSessions(connection, `tailrace backfill ${slot.name}`)
     this.#strain = new SourceStrain({ query: run.query, slot: slot.name, maxStandbyLagBytes })
     this.#rooms.clear()
@@ -454,7 +454,7 @@ export class SourceBackfills {
       query: run.query,
       windows: this.#windows,
       moved: this.#moved,
-      marks: this.#marks ?? new Marks(this.#database.id, run.query),
+      marks: this.#marks ?? new Marks(this.#database.id, run.write),
       durable: (position) => this.#untilDurable(run, position, signal),
       signal,
       maxMessageBytes: this.#home.maxMessageBytes,

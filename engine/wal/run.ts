@@ -67,8 +67,10 @@ const SETTLE_MS = 2000
 
 /** Streams one source into the log, from a connection that is open to its end. */
 export class SourceRun {
-  /** Queries on an ordinary, pinned session of the source's database, for marks: synchronous_commit is local. */
+  /** Queries on an ordinary, pinned session of the source's database. */
   readonly query: Query
+  /** Writes marks: to the source's database, or to the primary of a standby; synchronous_commit is local. */
+  readonly write: Query
   readonly #options: SourceRunOptions
   readonly #replication: ReplicationConnection
   readonly #session: RunSession
@@ -113,6 +115,7 @@ export class SourceRun {
       failed: (error) => this.#notice(error),
     })
     this.query = this.#session.query
+    this.write = this.#session.write
     this.#history = incarnations.at(-1)?.history ?? 0
     this.#receivedLsn = confirmed
     this.#routing = new RoutingState(versions, undrained)

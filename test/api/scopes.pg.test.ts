@@ -182,6 +182,11 @@ test('secrets, and files with tokens, are for admins', async () => {
   assert.equal((await shown(TOKENS.read, 'false')).status, 200)
   assert.equal((await shown(TOKENS.admin, 'true')).status, 200)
   for (const token of [TOKENS.read, TOKENS.manage]) assert.equal((await shown(token, 'true')).body.required_scope, 'admin')
+  for (const path of ['', '/shop'])
+    for (const token of [TOKENS.read, TOKENS.manage, TOKENS.admin]) {
+      const { body, text } = await served.call('GET', `/api/postgres_databases${path}?show_sensitive=true`, { token })
+      assert.deepEqual([body.required_scope === 'admin', text.includes(served.db.connection.password)], token === TOKENS.admin ? [false, true] : [true, false]) // prettier-ignore
+    }
   const yaml = 'api_tokens: [{ name: mine, token: a-token-of-mine }]'
   for (const verb of ['plan', 'apply']) {
     const { status, body } = await served.call('POST', `/api/config/${verb}`, { token: TOKENS.manage, body: { yaml } })

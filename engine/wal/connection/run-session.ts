@@ -9,6 +9,7 @@ import type { Database } from '../../state/resources.ts'
 import { readSlotFacts } from './slot.ts'
 import type { Query } from '../../postgres/query.ts'
 import { sourceClient } from './source-client.ts'
+import { SourceWriter, WRITES_LOCALLY } from './source-writer.ts'
 import { isShutdown, toSourceError } from './source-error.ts'
 
 /** Prefix of the logical message that a heartbeat writes. */
@@ -31,6 +32,7 @@ type RunSessionOptions = Readonly<{
 export class RunSession {
   readonly #options: RunSessionOptions
   readonly #pool: Pool
+  readonly #writer: SourceWriter
   #heartbeat: NodeJS.Timeout | undefined
   #publicationOid: number | undefined
 
@@ -39,7 +41,7 @@ export class RunSession {
     this.#publicationOid = options.publicationOid
     const { connection, slot } = options.database
     this.#pool = new Pool({
-      ...sourceClient(connection, `tailrace ${slot.name}`, { synchronous_commit: 'local' }),
+      ...sourceClient(connection, `tailrace ${slot.name}`, WRITES_LOCALLY),
       max: 2,
       idleTimeoutMillis: 60_000,
       query_timeout: 30_000,
@@ -47,6 +49,7 @@ export class RunSession {
     this.#pool.on('error', (error) => {
       if (isShutdown(error)) options.shutdown(error)
     }) // otherwise: the next query makes another
+    this.#writer = new SourceWriter(options.database, this.query)
   }
 
   /** @throws EngineError of toSourceError */
@@ -57,6 +60,9 @@ export class RunSession {
       throw toSourceError(error, 'connecting', { slot: this.#options.database.slot.name })
     }
   }
+
+  /** Writes to the database, or to the primary of a standby. @throws EngineError of toSourceError */
+  readonly write: Query = (sql, params) => this.#writer.query(sql, params)
 
   /** Between the inspection and START_REPLICATION, which holds the slot, somebody else may have read from it. @throws EngineError SLOT_IN_USE */
   async checkSlotUnmoved(startLsn: Lsn): Promise<void> {
@@ -81,12 +87,12 @@ export class RunSession {
 
   /** Never rejects. */
   async end(): Promise<void> {
-    await this.#pool.end().catch(() => undefined)
+    await Promise.all([this.#writer.end(), this.#pool.end().catch(() => undefined)])
   }
 
   async #beat(): Promise<void> {
     try {
-      const { rows } = await this.query(
+      const { rows } = await this.write(
         `select case when not pg_is_in_recovery() then pg_logical_emit_message(true, $1, '') end,
                 (select oid::int8 from pg_publication where pubname = $2)::float8 as publication_oid`,
         [HEARTBEAT, this.#options.database.slot.publication],
