@@ -11,12 +11,16 @@ import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest }
 import type { Socket } from 'node:net'
 import { Type } from 'typebox'
 import { EngineError } from '../engine/errors.ts'
-import { parseExact } from '../engine/json.ts'
+import { actAs } from '../engine/state/audit.ts'
+import { fieldsOf, parseExact } from '../engine/json.ts'
 import { urlOf } from '../engine/net/http.ts'
+import { clientNetwork } from '../engine/net/ip-address.ts'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
 import type { Account } from '../engine/state/resources.ts'
-import { callerOf, requireScope } from './http/auth.ts'
+import { fieldChanges, plainly } from '../actors/resources/audited-changes.ts'
+import { auditOperations, type AuditPort } from './audit-routes.ts'
+import { actorOf, callerOf, hasToken, requireScope, tokenInvalid } from './http/auth.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 import type { TokenLookup } from '../engine/state/token-memory.ts'
@@ -33,7 +37,7 @@ import { infoOperations } from './info-routes.ts'
 import type { Identity } from './cluster/node-report.ts'
 import { messageOperations } from './sinks/message-routes.ts'
 import { openapiDocument } from './http/openapi.ts'
-import { JSON_TYPE, type Operation } from './http/operation.ts'
+import { JSON_TYPE, pathParameter, type Operation } from './http/operation.ts'
 import { addPeerRoutes, type ServedCluster } from './cluster/peer-routes.ts'
 import { OpenReceives } from './cluster/receive-call.ts'
 import type { ResourcePorts } from './http/resource-routes.ts'
@@ -43,6 +47,7 @@ import { sinkOperations } from './sinks/sink-routes.ts'
 import { pullOperations } from './sinks/pull-routes.ts'
 import { tailOperations } from './sinks/tail-routes.ts'
 import { Strangers } from './http/strangers.ts'
+import { WrongTries } from './http/wrong-tries.ts'
 
 /** Says what the API serves, and where. */
 export type ApiOptions = Readonly<{
@@ -55,6 +60,8 @@ export type ApiOptions = Readonly<{
   tokens: TokenLookup
   /** absent: tokens can't be managed here */
   tokenEdits?: TokenPort
+  /** absent: nothing that is done here goes on record but in the transactions of changes */
+  audit?: AuditPort
   edits: ResourcePorts['edits']
   /** absent: backfills can't be managed here */
   backfills?: BackfillPorts['backfills']
@@ -87,6 +94,8 @@ export type Limits = Readonly<{
   strangers: number
   /** requests without a token of one client that may be under way at once; the connection of a further one is closed */
   strangeRequests: number
+  /** tokens that are not known which one client may send in a minute; the answers to further ones are slowed */
+  wrongTokens: number
 }>
 const LIMITS: Limits = {
   headersMs: 20_000,
@@ -95,6 +104,7 @@ const LIMITS: Limits = {
   connections: 20_000,
   strangers: 1_000,
   strangeRequests: 100,
+  wrongTokens: 10,
 }
 
 /** An API server that listens. */
@@ -124,7 +134,8 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const strangers = new Strangers({ connections: limits.strangers, requests: limits.strangeRequests })
   const app = newServer(options, limits, strangers)
   const operations = operationsOf(options, receives)
-  for (const operation of operations) addRoutes(app, operation)
+  const wrongTokens = new WrongTries(options.logger, { what: 'requests came with API tokens that are not known', free: limits.wrongTokens })
+  for (const operation of operations) addRoutes(app, operation, { ...options, wrongTokens })
   addOptions(app, operations)
   if (options.cluster) addPeerRoutes(app, { service: options.cluster.service, receives, strangers })
   try {
@@ -133,13 +144,27 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     await app.close()
     throw portUnavailable('SERVER_PORT', host, port, cause)
   }
-  const stop = stopOnce(app, receives)
+  const stop = stopOnce(app, receives, wrongTokens)
   return { url: urlOf(app.server), operations, stop, [Symbol.asyncDispose]: () => stop() }
 }
 
 /** Gathers the routes of everything that is served. */
 function operationsOf(
-  { engine, resources, tokens, tokenEdits, edits, backfills, databases, functions, config, identity, cluster, makeTestUrl }: ApiOptions,
+  {
+    engine,
+    resources,
+    tokens,
+    tokenEdits,
+    audit,
+    edits,
+    backfills,
+    databases,
+    functions,
+    config,
+    identity,
+    cluster,
+    makeTestUrl,
+  }: ApiOptions,
   receives: OpenReceives,
 ): Operation[] {
   const operations = [
@@ -153,6 +178,7 @@ function operationsOf(
     ...(config ? configOperations(config) : []),
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),
     ...(tokenEdits ? tokenOperations(tokenEdits) : []),
+    ...(audit ? auditOperations(audit) : []),
     ...(databases ? databaseOperations({ resources, databases }) : []),
     ...sourceOperations({ engine, resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
@@ -248,8 +274,23 @@ function parsedBody(text: string, exactNumbers: boolean): unknown {
   }
 }
 
-function addRoutes(app: FastifyInstance, operation: Operation): void {
-  const { methods, paths, scope, body, answer, maxBodyBytes, exactNumbers, head, handle } = operation
+function addRoutes(
+  app: FastifyInstance,
+  operation: Operation,
+  { resources, audit, wrongTokens }: Pick<ApiOptions, 'resources' | 'audit'> & Readonly<{ wrongTokens: WrongTries }>,
+): void {
+  const { methods, paths, scope, body, answer, maxBodyBytes, exactNumbers, head, noted, handle } = operation
+  /** Puts on record what is about to be done, unless it is of something that is not there. */
+  const note = async (request: FastifyRequest, { id: accountId }: Account) => {
+    const named = noted && resources.find(noted.kind, accountId, pathParameter(request, 'id_or_name'))
+    if (noted && named)
+      await audit?.note({
+        accountId,
+        ...noted,
+        name: named.name,
+        changes: fieldChanges(undefined, plainly({ ...fieldsOf(request.params), ...fieldsOf(request.body) })),
+      })
+  }
   for (const path of paths) {
     app.route({
       method: [...methods],
@@ -260,14 +301,22 @@ function addRoutes(app: FastifyInstance, operation: Operation): void {
       // before the body is read, so that a stranger can't make us read it
       ...(scope !== 'open' && {
         onRequest: (request, _reply, done) => {
-          requireScope(request, scope)
-          done()
+          const { caller, headers, ip } = request
+          if (caller || !hasToken(headers.authorization)) {
+            requireScope(request, scope)
+            done()
+          } else void wrongTokens.slow(clientNetwork(ip)).then(() => done(tokenInvalid(headers.authorization)))
         },
       }),
       handler: (request, reply) => {
         if (body) request.body = withoutNulls(body, request.body)
         if (answer.status) reply.status(answer.status)
-        return handle(request, reply, request.caller?.account ?? NO_ACCOUNT)
+        const account = request.caller?.account ?? NO_ACCOUNT
+        if (scope !== 'manage' && scope !== 'admin') return handle(request, reply, account) // it changes nothing that goes on record
+        return actAs(actorOf(request), async () => {
+          await note(request, account)
+          return handle(request, reply, account)
+        })
       },
     })
   }
@@ -305,12 +354,13 @@ function takesJson(accept: string | undefined): boolean {
   })
 }
 
-function stopOnce(app: FastifyInstance, receives: OpenReceives): (graceMs?: number) => Promise<void> {
+function stopOnce(app: FastifyInstance, receives: OpenReceives, wrongTokens: WrongTries): (graceMs?: number) => Promise<void> {
   let stopped: Promise<void> | undefined
   return (graceMs = STOP_GRACE_MS) =>
     (stopped ??= (async () => {
       const closed = app.close()
       receives.stop()
+      wrongTokens[Symbol.dispose]()
       // a connection that was busy when the server closed keeps alive afterwards
       const sweep = setInterval(() => app.server.closeIdleConnections(), 20)
       const cut = setTimeout(() => app.server.closeAllConnections(), graceMs)

@@ -5,6 +5,7 @@ import { CommandFailed } from './command.ts'
 import { contextNamed, loadContexts } from './contexts.ts'
 import { loadDemoAccess } from './demo.ts'
 import { readSettings } from './settings.ts'
+import { version } from './version.ts'
 
 /** The options that say where a running Tailrace is. */
 export type Access = Readonly<{ token?: string | undefined; url?: string | undefined; context?: string | undefined }>
@@ -52,7 +53,11 @@ async function answerOf(
   token: string,
   form: object | undefined,
 ): Promise<Readonly<{ isRefused: boolean; body: Body }>> {
-  const headers = { authorization: `Bearer ${token}`, ...(form && { 'content-type': 'application/json' }) }
+  const headers = {
+    authorization: `Bearer ${token}`,
+    'user-agent': `tailrace-cli/${version()}`,
+    ...(form && { 'content-type': 'application/json' }),
+  }
   try {
     const answer = await fetch(url, { method, headers, ...(form && { body: JSON.stringify(form) }) })
     const body = parseExact(await answer.text()) // rows may have more digits than a JavaScript number keeps

@@ -35,6 +35,8 @@ export type Settings = Readonly<{
   metrics: Readonly<{ host: string; port: number; user: string | undefined; password: string | undefined }>
   /** endpoints may get an address at a public test service */
   hasTestEndpoints: boolean
+  /** 0: for ever */
+  auditDays: number
   /** of an account, for commands that ask a running service */
   token: string | undefined
   /** where a running service listens that commands ask; absent: on this machine, at the port of `server` */
@@ -153,6 +155,10 @@ export const VARIABLES = {
     oneOf(['true', 'false'] as const),
     'true: an endpoint with `webhook.site: true` gets an address at that public service, which then has the rows (false)',
   ),
+  TAILRACE_AUDIT_DAYS: variable(
+    Type.Integer({ minimum: 0, maximum: 36_500 }),
+    'so many days the audit log keeps who changed what (365); 0: for ever',
+  ),
   TAILRACE_TOKEN: variable(
     text,
     'API token for commands that ask a running service, as --token, which others see in the list of processes',
@@ -250,6 +256,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     },
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
     hasTestEndpoints: string('TAILRACE_TEST_ENDPOINTS') === 'true',
+    auditDays: integer('TAILRACE_AUDIT_DAYS') ?? 365,
     token: string('TAILRACE_TOKEN'),
     url: string('TAILRACE_URL'),
     configHome: string('XDG_CONFIG_HOME'),

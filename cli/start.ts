@@ -32,6 +32,8 @@ import { Egress } from '../engine/net/egress.ts'
 import { embeddedBinaries } from '../engine/postgres/binaries.ts'
 import { guardDatabases } from '../engine/postgres/guarded-socket.ts'
 import { PostgresServer } from '../engine/postgres/server.ts'
+import { actAs, auditEntries, record } from '../engine/state/audit.ts'
+import { AuditPruning } from '../engine/state/audit-pruning.ts'
 import { NodeRegistry } from '../engine/state/node-registry.ts'
 import { ResourceCache } from '../engine/state/resource-cache.ts'
 import { ResourceStore, type Resources } from '../engine/state/resource-store.ts'
@@ -124,7 +126,10 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   parts.defer(() => functions.stop())
   await store.transaction((query) => resources.encryptLogins(query))
   if (document) {
-    const { notices } = await applyConfig(document, { store, resources, signal: stopping, pool: functions.of(document.account) })
+    const file = { kind: 'file', name: document.file } as const
+    const { notices } = await actAs(file, () =>
+      applyConfig(document, { store, resources, signal: stopping, pool: functions.of(document.account) }),
+    )
     for (const notice of notices) logger.warn(notice)
   }
   const access = !document && server ? await ensureDemo({ server, store, resources, folder: folder.path }) : undefined
@@ -203,6 +208,10 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     resources: cache,
     tokens,
     tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: loadTokens }),
+    audit: {
+      entries: (accountId, filter) => auditEntries(store.query, accountId, filter),
+      note: (change) => record(store.query, [change]),
+    },
     edits,
     databases: new DatabaseEdits({ edits, logger }),
     backfills: new BackfillEdits({ store, resources, takeIn }),
@@ -226,6 +235,10 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     }),
   )
   tokens.start()
+  if (settings.auditDays > 0) {
+    const onError = (err: unknown) => logger.warn({ err }, 'old entries of the audit log could not be deleted; it will be tried again')
+    parts.use(new AuditPruning({ query: store.query, days: settings.auditDays, onError })).start()
+  }
   feed.start()
   const metricsServer = await startMetricsServer({ ...settings.metrics, metrics, logger })
   if (metricsServer) parts.use(metricsServer)

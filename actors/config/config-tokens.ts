@@ -3,9 +3,11 @@
  * them, one that a client applies only those of its section, for it may be a part. Tokens that were made by the API stay.
  */
 import { EngineError } from '../../engine/errors.ts'
+import { record } from '../../engine/state/audit.ts'
 import { deleteToken, isTokenKnown, saveToken, tokensOf, type StoredToken, type TokenMaker } from '../../engine/state/token-store.ts'
 import { hashToken, type Rights } from '../../engine/state/tokens.ts'
 import type { Edit } from '../resources/resource-edits.ts'
+import { tokenChange } from '../resources/token-edits.ts'
 import { rightsOut } from '../resources/token-form.ts'
 import type { ResourceChange } from './config-changes.ts'
 import type { ConfigDocument } from './config-document.ts'
@@ -35,6 +37,7 @@ export async function writeTokens(
   const left = maker === 'file' || hasTokens ? stored.filter(({ name, madeBy }) => madeBy === maker && !names.has(name)) : []
   for (const token of left) {
     await deleteToken(query, account, token.id)
+    await record(query, [tokenChange(account, 'delete', token.name, { before: token })])
     const { name } = token
     changes.push({ resource_type: 'api_token', action: 'delete', name, old: { name, ...rightsOut(token) }, new: null })
     tell(`the API token "${name}" is revoked: the file that made it no longer names it`)
@@ -51,6 +54,13 @@ export async function writeTokens(
       if (before.madeBy === undefined) await saveToken(query, account, { ...before, token, madeBy: maker }) // of former versions: it is a file's from now on
       continue
     }
+    await record(query, [
+      tokenChange(account, before ? 'update' : 'create', name, {
+        ...(before && { before }),
+        after: given,
+        hasOtherText: before !== undefined && hasOtherText,
+      }),
+    ])
     await saveToken(query, account, { name, token, scopes, sinks, expiresAt: before?.expiresAt, madeBy: maker })
     const now = { name, ...rightsOut({ scopes, sinks }) }
     if (!before) changes.push({ resource_type: 'api_token', action: 'create', name, old: null, new: now })

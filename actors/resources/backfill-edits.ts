@@ -18,9 +18,12 @@ import {
   type BackfillSettings,
   type BackfillState,
 } from '../../engine/state/backfills.ts'
+import { record, type Change } from '../../engine/state/audit.ts'
 import { accountLock, saveGeneration, type ResourceStore } from '../../engine/state/resource-store.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import type { Store } from '../../engine/state/store.ts'
+import { fieldChanges, plainly } from './audited-changes.ts'
+import type { Form } from './form.ts'
 
 type BackfillEditsOptions = Readonly<{
   store: Pick<Store, 'query' | 'transaction'>
@@ -79,19 +82,30 @@ export class BackfillEdits {
 
   /** Begins a backfill of each. @throws EngineError VALIDATION_FAILED: one of the same table has not ended; NOT_FOUND */
   start(sink: Sink, settings: readonly BackfillSettings[]): Promise<readonly Backfill[]> {
-    return this.#edit(sink.accountId, [sink.id], (query) => addBackfills(query, sink.id, settings))
+    return this.#edit(sink.accountId, [sink.id], async (query) => {
+      await record(
+        query,
+        settings.map((one) => backfillChange(sink, 'start', one.table, { ...one })),
+      )
+      return addBackfills(query, sink.id, settings)
+    })
   }
 
   /** Pauses, resumes or ends a backfill. @throws EngineError VALIDATION_FAILED: it can't from where it is; NOT_FOUND */
   move(sink: Sink, id: string, to: Readonly<{ state: BackfillState; error?: Backfill['error'] }>): Promise<Backfill> {
-    return this.#edit(sink.accountId, [sink.id], async (query) => (await moveBackfill(query, sink.id, id, to)) ?? gone())
+    return this.#edit(sink.accountId, [sink.id], async (query) => {
+      const moved = (await moveBackfill(query, sink.id, id, to)) ?? gone()
+      await record(query, [backfillChange(sink, 'update', moved.table, { state: to.state })])
+      return moved
+    })
   }
 
   /** Deletes the record of a backfill; one that has not ended is cancelled. @throws EngineError NOT_FOUND */
   delete(sink: Sink, id: string): Promise<void> {
     return this.#edit(sink.accountId, [sink.id], async (query) => {
-      if (!(await backfillOf(query, sink.id, id))) gone()
+      const { table } = (await backfillOf(query, sink.id, id)) ?? gone()
       await removeBackfill(query, id)
+      await record(query, [backfillChange(sink, 'delete', table, {})])
     })
   }
 
@@ -135,6 +149,15 @@ export class BackfillEdits {
     return result
   }
 }
+
+/** Gives what is done to a backfill for the audit log. */
+const backfillChange = ({ accountId, name }: Sink, action: string, table: string, set: Form): Change => ({
+  accountId,
+  action,
+  kind: 'backfill',
+  name: `${name} ${table}`,
+  changes: fieldChanges(undefined, plainly(set)),
+})
 
 function gone(): never {
   throw new EngineError('NOT_FOUND', 'the sink has no such backfill')

@@ -4,6 +4,7 @@
  */
 import { EngineError, fieldRefused } from '../../engine/errors.ts'
 import type { Query } from '../../engine/postgres/query.ts'
+import { record } from '../../engine/state/audit.ts'
 import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
 import { endpointName } from '../../engine/state/destinations.ts'
 import { unfitFunction, usersOf, type StoredFunction } from '../../engine/state/functions.ts'
@@ -21,6 +22,7 @@ import type {
 import type { Account, Sink } from '../../engine/state/resources.ts'
 import { missingNames, namesToCheck, refuseMissing } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
+import { changeOf } from './audited-changes.ts'
 import { beginBackfills } from './backfill-edits.ts'
 import { sinkNames } from './sink-names.ts'
 import { askedSourceOf, firstBackfills } from './wanted-backfills.ts'
@@ -109,6 +111,8 @@ export async function saveResource<T extends ResourceType>(
   rules.refuse?.(edit, input, before)
   if (before && input.name !== before.name) await resources.rename(query, type, before, input.name)
   const stored = await resources.save(query, type, { account, input, before })
+  const change = changeOf(type, { before, after: stored }, resources.defaults)
+  if (change) await record(query, [change])
   return before || !rules.begun ? stored : rules.begun(edit, stored, input)
 }
 
@@ -212,6 +216,8 @@ async function deleteResource<T extends ResourceType>(edit: Edit, type: T, id: s
   const before = ownOf(edit, type).find((one) => one.id === id)
   if (before) rules.refuseForUsers?.(edit, before)
   await edit.resources.delete(edit.query, type, id)
+  const change = changeOf(type, { before }, edit.resources.defaults)
+  if (change) await record(edit.query, [change])
 }
 
 function refuseSink(edit: Edit, input: SinkInput, before: Sink | undefined): void {

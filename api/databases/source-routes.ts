@@ -22,6 +22,7 @@ export function sourceOperations({ engine, resources }: Readonly<{ engine: Engin
       methods: ['POST'],
       paths: ['/api/postgres_databases/{id_or_name}/accept_gap'],
       summary: 'Go on although changes are missing',
+      noted: { action: 'accept gap', kind: 'database' },
       description:
         'For a source that has stopped at SLOT_GAP, SOURCE_WENT_BACK, LOG_CHANGED, LOG_WENT_BACK or STATE_WENT_BACK: it gives up the changes its error names and starts again. Touch the rows of its tables then.',
       scope: 'manage',
@@ -40,6 +41,7 @@ export function sourceOperations({ engine, resources }: Readonly<{ engine: Engin
       methods: ['POST'],
       paths: ['/api/postgres_databases/{id_or_name}/retry'],
       summary: 'Let a source try again',
+      noted: { action: 'retry', kind: 'database' },
       description:
         'For a source that has stopped at something that was mended since (SLOT_MISSING, TLS_REFUSED, …), or that waits for its next try. One that streams goes on as it is.',
       scope: 'manage',

@@ -2,12 +2,13 @@
  *  memory: no database stands in the way of a request. */
 import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
+import type { Actor } from '../../engine/state/audit.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import type { TokenLookup } from '../../engine/state/token-memory.ts'
 import { allows, hashToken, mayReceive, SCOPES, type Rights, type Scope } from '../../engine/state/tokens.ts'
 
-/** Who has sent a request. */
-export type Caller = Rights & Readonly<{ account: Account; name: string }>
+/** Who has sent a request. @property kind absent: a token has */
+export type Caller = Rights & Readonly<{ kind?: 'user'; id: string; account: Account; name: string }>
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -34,7 +35,19 @@ export function tokenInvalid(authorization: string | undefined): EngineError {
   )
 }
 
+/** Tells whether a request has what may be a token. */
+export const hasToken = (authorization: string | undefined): boolean => tokenIn(authorization) !== undefined
+
 const tokenIn = (authorization = ''): string | undefined => BEARER.exec(authorization)?.[1]
+
+const MAX_CLIENT = 200
+
+/** Says in whose name a request changes something, and where it comes from. */
+export function actorOf({ caller, ip, headers }: FastifyRequest): Actor {
+  const client = headers['user-agent']?.slice(0, MAX_CLIENT)
+  const { kind = 'token', id = '', name = '' } = caller ?? {}
+  return { kind, id, name, address: ip, ...(client !== undefined && { client }) }
+}
 
 /** Says that a request may not be made with its token. @param what needs the scope */
 export function scopeMissing(caller: Pick<Caller, 'name' | 'scopes'>, scope: Scope, what = 'This request'): EngineError {

@@ -35,6 +35,8 @@ export type Operation = Readonly<{
   /** statuses of errors beside 401, 403 and 500 */
   errors?: readonly number[]
   maxBodyBytes?: number
+  /** what goes on record of it in the audit log, where the change is not a transaction that does so itself; written before it is tried */
+  noted?: Readonly<{ action: string; kind: 'sink' | 'database' }>
   /** integers in the body keep all their digits: `transforms/exact-json.ts` */
   exactNumbers?: true
   /** false: the answer has effects, so no HEAD is served for a GET */

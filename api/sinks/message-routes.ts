@@ -154,6 +154,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
       methods: ['POST'],
       paths: [`/api/sinks/{id_or_name}/messages/{message}/${edit}`],
       summary: EDITS[edit].one,
+      noted: { action: `${edit} message`, kind: 'sink' },
       description: EDITS[edit].description,
       scope: 'manage',
       answer: { description: 'Done.', schema: Type.Object({ success: Type.Literal(true), messages: Type.Integer() }) },
@@ -179,6 +180,7 @@ export function messageOperations({ engine, resources }: Readonly<{ engine: Engi
       methods: ['POST'],
       paths: [`/api/sinks/{id_or_name}/messages/${edit}`],
       summary: EDITS[edit].many,
+      noted: { action: `${edit} messages`, kind: 'sink' },
       description: `By their ids, or all of a state. ${EDITS[edit].description}`,
       scope: 'manage',
       body: Type.Object({

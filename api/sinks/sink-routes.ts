@@ -52,6 +52,7 @@ export function sinkOperations(
       methods: ['POST'],
       paths: ['/api/sinks/{id_or_name}/replay'],
       summary: 'Set a sink back to a time, a position or an offset',
+      noted: { action: 'replay', kind: 'sink' },
       description:
         'What was committed there or later comes again, acknowledged or not, in order; what was not acknowledged before stays to be delivered. It reaches back as far as the replay window of the sink does. Delivery stops for a moment meanwhile. Acknowledgements of messages that were received before it have no effect until they have come again.',
       scope: 'manage',

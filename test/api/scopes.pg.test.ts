@@ -94,6 +94,7 @@ const ROWS: Readonly<Record<string, Row>> = {
   retrySource: MANAGE,
   listApiKeys: { scope: 'admin', other: [200] },
   createApiKey: { scope: 'admin', body: { name: 'no blanks are allowed' }, allowed: REFUSED, other: REFUSED },
+  listAuditLog: { scope: 'admin', other: [200] },
   deleteApiKey: { scope: 'admin', allowed: MISSING, other: FOREIGN },
 }
 

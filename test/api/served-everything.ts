@@ -8,6 +8,7 @@ import { newSink } from '../../actors/resources/sink-form.ts'
 import { TokenEdits } from '../../actors/resources/token-edits.ts'
 import { startApi } from '../../api/server.ts'
 import { createLogger } from '../../engine/logger.ts'
+import { auditEntries, record } from '../../engine/state/audit.ts'
 import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import { Vault } from '../../engine/state/secrets.ts'
@@ -38,7 +39,8 @@ export type Answered = Readonly<{
   body: any // oxlint-disable-line typescript/no-explicit-any
 }>
 
-export async function serveEverything() {
+/** @param wrongTokens of a minute that are not slowed */
+export async function serveEverything({ wrongTokens = Infinity } = {}) {
   await using stack = new AsyncDisposableStack()
   const db = stack.use(await createState())
   const { connection } = db
@@ -86,12 +88,17 @@ export async function serveEverything() {
       resources: cache,
       tokens,
       tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: () => tokens.load() }),
+      audit: {
+        entries: (accountId, filter) => auditEntries(store.query, accountId, filter),
+        note: (change) => record(store.query, [change]),
+      },
       edits,
       databases: new DatabaseEdits({ edits, logger }),
       backfills: new BackfillEdits({ store, resources, takeIn: reload }),
       functions: { resources: cache, pool },
       config: new ConfigEdits({ store, resources, pool, signal: new AbortController().signal, takeIn: reload, logger }),
       logger,
+      limits: { wrongTokens },
       identity: { version: '0', nodeId: randomUUID(), nodeName: 'test' },
     }),
   )

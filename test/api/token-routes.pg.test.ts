@@ -101,3 +101,25 @@ test('a process takes in by itself what others change of tokens, and stores when
   await s.call('DELETE', `/api/api_keys/${made.id}`, { token })
   await until('it has heard that the token is revoked', () => again.find(hashToken(made.token)) === undefined)
 })
+
+test('wrong tokens are slowed and logged with their count, never with the token; right ones go on', async () => {
+  await using s = await serveEverything({ wrongTokens: 2 })
+  const timed = async (given: string) => {
+    const began = performance.now()
+    const { status } = await s.call('GET', '/api/sinks', { token: given })
+    return { status, ms: performance.now() - began }
+  }
+  const wrong = [await timed('a-wrong-token'), await timed('a-wrong-token'), await timed('a-wrong-token')]
+  assert.deepEqual(
+    wrong.map(({ status }) => status),
+    [401, 401, 401],
+  )
+  assert.ok((wrong[2]?.ms ?? 0) >= 990, `the third was answered after ${wrong[2]?.ms} ms`)
+  assert.equal((await timed(token)).status, 200)
+  const lines = s.lines.filter((line) => JSON.stringify(line).includes('requests came with API tokens that are not known'))
+  assert.deepEqual(
+    lines.map(({ from, tries }) => [from, tries]),
+    [['127.0.0.1', 1]],
+  )
+  assert.doesNotMatch(JSON.stringify(s.lines), /a-wrong-token/)
+})

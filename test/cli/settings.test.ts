@@ -25,6 +25,7 @@ test('with nothing set, everything has its default and the state database is the
     kafka: undefined,
     metrics: { host: '127.0.0.1', port: 8376, user: undefined, password: undefined },
     nodeAddress: undefined,
+    auditDays: 365,
     hasTestEndpoints: false,
     token: undefined,
     url: undefined,
