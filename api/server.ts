@@ -28,6 +28,7 @@ import { answerTo, portUnavailable, rawAnswerTo, ROUTE_NOT_FOUND_BODY } from './
 import { FailedRequests } from './http/failed-requests.ts'
 import { withoutNulls } from '../actors/resources/form.ts'
 import { configOperations, type ConfigPort } from './config-routes.ts'
+import { databaseCheckOperations } from './databases/check-routes.ts'
 import { databaseOperations, type DatabasePorts } from './databases/database-routes.ts'
 import { sourceOperations } from './databases/source-routes.ts'
 import { functionOperations, type FunctionPorts } from './function-routes.ts'
@@ -181,6 +182,7 @@ function operationsOf(
     ...(audit ? auditOperations(audit) : []),
     ...(databases ? databaseOperations({ resources, databases }) : []),
     ...sourceOperations({ engine, resources }),
+    ...databaseCheckOperations({ resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),
   ]
   let document: Buffer | undefined

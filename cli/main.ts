@@ -55,6 +55,12 @@ const TOP_OPTIONS = {
   json: flag('prints once, as JSON'),
   ...ACCESS_OPTIONS,
 } as const
+const DOCTOR_OPTIONS = {
+  slot: text('SLOT', 'of the DATABASE that is named: this slot, too'),
+  publication: text('PUBLICATION', 'of the DATABASE that is named: this publication and its tables, too'),
+  json: flag('prints every check as JSON'),
+  ...ACCESS_OPTIONS,
+} as const
 const FUNCTION_OPTIONS = {
   type: text('TYPE', `one of ${FUNCTION_FIELDS.join(', ')}; without it, what the file looks like`),
   'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
@@ -200,6 +206,21 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     options: TOP_OPTIONS,
     examples: ['tailrace top', "tailrace top --json | jq '.sinks[] | select(.backlog_bytes > 1e9) | .name'"],
     run: async ({ values }) => (await import('./top.ts')).top(values),
+  }),
+  doctor: command({
+    usage: '[DATABASE] [options]',
+    summary: 'check this installation, the service that runs and its databases, with what mends what is wrong; exits with 1 at errors',
+    word: [
+      '[DATABASE]',
+      'only this one, which Tailrace need not know: a name in the configuration file, "demo", or a URL, postgresql://user:password@host:port/database',
+    ],
+    options: DOCTOR_OPTIONS,
+    examples: [
+      'tailrace doctor',
+      'tailrace doctor postgresql://tailrace@db.example.com/shop --slot tailrace --publication tailrace',
+      'tailrace doctor --json | jq \'.checks[] | select(.status != "ok")\'',
+    ],
+    run: async ({ word, values }) => (await import('./doctor.ts')).doctor(word, values),
   }),
   backfill: command({
     usage: 'start | ls | get | pause | resume | cancel | delete SINK [TABLE…] [options]',

@@ -90,6 +90,7 @@ const ROWS: Readonly<Record<string, Row>> = {
   listReplications: LIST,
   getReplication: { ...READ, allowed: MISSING },
   listLocalTunnels: LIST,
+  checkDatabase: READ,
   acceptGap: { ...MANAGE, allowed: [409] },
   retrySource: MANAGE,
   listApiKeys: { scope: 'admin', other: [200] },
