@@ -32,12 +32,7 @@ export class FailedBackfills extends Rounds {
       [],
     )
     const rows = rowsOf({ sink_id: 'text', table: 'text', reason: 'text?' }, found)
-    this.#checks = new Map(
-      [...Map.groupBy(rows, (row) => row.sink_id)].map(([sinkId, failed]) => [
-        sinkId,
-        failed.map(({ table, reason }) => failedCheck(table, reason)),
-      ]),
-    )
+    this.#checks = new Map([...Map.groupBy(rows, (row) => row.sink_id)].map(([sinkId, failed]) => [sinkId, [failedCheck(failed)]]))
     return EVERY_MS
   }
 
@@ -46,7 +41,16 @@ export class FailedBackfills extends Rounds {
   }
 }
 
-function failedCheck(table: string, reason = 'it can not be read'): HealthCheck {
-  const message = `the backfill of ${table} has failed: ${reason}. Correct that and resume it, or delete it`
+/** So many tables are named. */
+const NAMED = 10
+
+function failedCheck(failed: readonly Readonly<{ table: string; reason: string | undefined }>[]): HealthCheck {
+  const tables = failed.slice(0, NAMED).map(({ table }) => table)
+  const why = failed[0]?.reason ?? 'it can not be read'
+  const others = failed.length > NAMED ? ` and ${failed.length - NAMED} more` : ''
+  const message =
+    failed.length === 1
+      ? `the backfill of ${tables.join()} has failed: ${why}. Correct that and resume it, or delete it`
+      : `the backfills of ${failed.length} tables have failed: ${tables.join(', ')}${others}. The first: ${why}. Each of them says why: correct that and resume it, or delete it`
   return { name: 'Backfill', status: 'warning', error: { code: 'BACKFILL_FAILED', message } }
 }
