@@ -25,12 +25,12 @@ import { Windows } from '../../engine/backfill/windows.ts'
 import { Bell } from '../../engine/bell.ts'
 import { EngineError, errorText } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
-import { parseLsn } from '../../engine/lsn.ts'
 import type { SourceMeter } from '../../engine/meters.ts'
 import type { Position } from '../../engine/position.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import {
   backfillOf,
+  lastPage,
   saveDurablePage,
   saveEmpty,
   saveInitialCount,
@@ -468,7 +468,7 @@ export class SourceBackfills {
   /** The last page whose place is of the past that the server has: what was read above a switch of timelines is read again. */
   async #lastPage({ pages }: Backfill): Promise<DurablePage | undefined> {
     const incarnations = await incarnationsOf(this.#home.state, this.#database.id)
-    return pages.findLast(({ history, lsn }) => historyAt(incarnations, parseLsn(lsn)) === history)
+    return lastPage(pages, (history, lsn) => historyAt(incarnations, lsn) === history)
   }
 
   /** Settles when the source may be read, and rows are due. */

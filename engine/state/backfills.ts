@@ -4,7 +4,7 @@
  */
 import { Type, type Static } from 'typebox'
 import { EngineError } from '../errors.ts'
-import { formatLsn, type Lsn } from '../lsn.ts'
+import { formatLsn, parseLsn, type Lsn } from '../lsn.ts'
 import type { Query, Row } from '../postgres/query.ts'
 import { oneOf, rowOf, rowsOf } from '../postgres/rows.ts'
 import { ask } from './asking.ts'
@@ -78,6 +78,10 @@ export type DurablePage = Readonly<{
   /** when it was saved, in ISO 8601; absent: by a former version */
   at?: string
 }>
+
+/** The newest page that never ceased to have happened. @param isOfPast whether a place is of the past that the server has */
+export const lastPage = (pages: readonly DurablePage[], isOfPast: (history: number, lsn: Lsn) => boolean): DurablePage | undefined =>
+  pages.findLast(({ history, lsn }) => isOfPast(history, parseLsn(lsn)))
 
 /** A backfill as stored. */
 export type Backfill = Readonly<{

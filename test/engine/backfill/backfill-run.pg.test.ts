@@ -7,6 +7,11 @@ import { Windows } from '../../../engine/backfill/windows.ts'
 import { PART } from '../../../engine/position.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
 import type { RunningBackfill } from '../../../engine/state/backfills.ts'
+import { Change } from '../../../engine/wal/decode/change.ts'
+import { Chunk } from '../../../engine/wal/decode/chunk.ts'
+import { Relation } from '../../../engine/wal/decode/relation.ts'
+import { ACTION_BIT } from '../../../engine/wal/routing/routing.ts'
+import * as wal from '../wal/wal-messages.ts'
 import { createDatabase, type TestDatabase } from '../../services/postgres.ts'
 import { until } from '../../waiting.ts'
 import { NEVER } from './page-reader.ts'
@@ -32,23 +37,29 @@ const TARGET = {
   ...{ timestampFormat: 'iso8601' as const, splitsKeyChanges: false, only: undefined },
 }
 
-/** A stream that brings each mark as soon as it is written. */
+type Scripted = Readonly<{ windows: Windows; durable: StreamingSource['durable']; keeper: BackfillKeeper }>
+
+/** A stream that brings the marks that are written, in their order. */
 class Stream {
   readonly marks: Marks
   written = 0
   rows = 0
 
-  /** @param write settles when a mark may be written: the first one is 1 */
-  constructor(write: (nth: number) => Promise<void>) {
+  /** @param write settles when a mark may be written: the first one is 1; @param bring settles when it may come by the stream */
+  constructor(write: (nth: number) => Promise<void>, bring?: (nth: number) => Promise<void>) {
+    let brought = Promise.resolve()
     const query: Query = async (_sql, [, content] = []) => {
       const nth = ++this.written
       await write(nth)
-      this.marks.met({
-        ...{ position: { history: 0, lsn: BigInt(nth), idx: 0, part: PART.row }, xid: nth, commitTimeUs: 0 },
-        content: Buffer.from(String(content)),
-        add: () => void this.rows++,
-        ownStream: (_sink, { key }) => ({ target: TARGET, groupColumns: key, hasOwnGroup: false, actions: 255, isShed: () => false }),
-      })
+      const meet = () =>
+        this.marks.met({
+          ...{ position: { history: 0, lsn: BigInt(nth), idx: 0, part: PART.row }, xid: nth, commitTimeUs: 0 },
+          content: Buffer.from(String(content)),
+          add: () => void this.rows++,
+          ownStream: (_sink, { key }) => ({ target: TARGET, groupColumns: key, hasOwnGroup: false, actions: 255, isShed: () => false }),
+        })
+      if (!bring) meet()
+      else brought = brought.then(() => bring(nth)).then(meet)
       return { rows: [], rowCount: 0 }
     }
     this.marks = new Marks('source', query)
@@ -56,16 +67,20 @@ class Stream {
 }
 
 /** Reads the table of a database to its end. */
-async function readOn({ connection }: TestDatabase, { marks }: Stream): Promise<RunEnd> {
+async function readOn(
+  { connection }: TestDatabase,
+  { marks }: Stream,
+  { windows = new Windows(), durable = () => Promise.resolve(), keeper = KEEPER }: Partial<Scripted> = {},
+): Promise<RunEnd> {
   const slot = { id: 'slot', name: 'test', publication: 'p', status: 'active' } as const
   const database = { ...{ id: 'source', accountId: 'a', name: 'source', poolSize: 1, annotations: {}, slot }, connection }
   const source: StreamingSource = {
-    ...{ database, marks, windows: new Windows(), moved: { follow: () => undefined }, signal: NEVER, maxMessageBytes: 2 ** 20 },
-    ...{ query: () => assert.fail('nothing is cancelled'), durable: () => Promise.resolve() },
+    ...{ database, marks, windows, moved: { follow: () => undefined }, signal: NEVER, maxMessageBytes: 2 ** 20 },
+    ...{ query: () => assert.fail('nothing is cancelled'), durable },
   }
   const session = await PageSession.open(connection, 'tailrace backfill test', BACKFILL.maxTimeoutMs)
   try {
-    return await new BackfillRun(BACKFILL, session, { source, keeper: KEEPER, from: undefined }).run()
+    return await new BackfillRun(BACKFILL, session, { source, keeper, from: undefined }).run()
   } finally {
     session.close()
   }
@@ -95,4 +110,53 @@ test('a table can get no other definition between the rows of a page and their m
   assert.equal(await readOn(db, stream), 'done')
   await altering
   assert.deepEqual([stream.rows, stream.written], [10, 3])
+})
+
+const TEN = `create table t (id int primary key); insert into t select generate_series(1, 10); create publication p for table t`
+/** The session of the pages is at rest: the page was read, and its transaction has ended. */
+const AT_REST = `pg_stat_activity where datname = current_database() and application_name = 'tailrace backfill test' and state = 'idle'
+  and query = 'rollback'`
+
+test('what changes until the mark of its rows comes makes a row needless, also when its page was read before', async () => {
+  await using db = await createDatabase(TEN)
+  const [table] = await db.query<{ oid: number }>(`select 't'::regclass::oid::int as oid`)
+  const columns = [{ name: 'id', typeOid: 23, typmod: -1, key: true }]
+  const relation = new Relation(
+    { oid: table?.oid ?? 0, schema: 'public', table: 't', replicaIdentity: 'd', columns },
+    { key: ['id'], types: {}, warnings: [] },
+  )
+  const windows = new Windows()
+  const stream = new Stream(
+    () => Promise.resolve(),
+    async (nth) => {
+      if (nth !== 3) return // 1 and 2 begin the page and the one behind it
+      await until('the page is read', async () => (await db.query(`select from ${AT_REST}`)).length > 0)
+      const change = new Change().readInsert(relation, 0, Chunk.of(wal.row('5')), 0)
+      assert.ok(windows.watches(relation.oid), 'nobody looks at changes any more')
+      windows.changed(change, ACTION_BIT.insert, { lsn: 3n, actionsOf: () => 255 })
+    },
+  )
+  assert.equal(await readOn(db, stream, { windows }), 'done')
+  assert.equal(stream.rows, 9)
+})
+
+test('no place is saved before its rows are durable', async () => {
+  await using db = await createDatabase(TEN)
+  const stored = Promise.withResolvers<void>()
+  const places: (readonly string[] | null)[] = []
+  const keeper = { ...KEEPER, durable: ({ after }: { after: readonly string[] | null }) => Promise.resolve(places.push(after) > 0) }
+  // pages of slices that end with their fifth row
+  const room = () => Promise.resolve(5)
+  let asked = 0
+  const durable = () => {
+    asked++
+    return stored.promise
+  }
+  const reading = readOn(db, new Stream(() => Promise.resolve()), { durable, keeper: { ...keeper, room } })
+  await until('all rows have joined the stream', () => asked > 1)
+  for (let turns = 0; turns < 100; turns++) await db.query('select') // what is not waited for goes on
+  assert.deepEqual(places, [])
+  stored.resolve()
+  assert.equal(await reading, 'done')
+  assert.equal(places.at(-1), null)
 })

@@ -1,8 +1,10 @@
 /** The session that pages are read on. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { Windows } from '../../../engine/backfill/windows.ts'
 import { createDatabase } from '../../services/postgres.ts'
-import { PageReader } from './page-reader.ts'
+import { until } from '../../waiting.ts'
+import { NEVER, PageReader } from './page-reader.ts'
 
 const SETTINGS = ['search_path', 'statement_timeout', 'DateStyle', 'standard_conforming_strings', 'default_transaction_read_only']
 
@@ -19,4 +21,24 @@ test('what a condition sets of the session is as before when its page has ended'
     .replace(`'statement_timeout', 'off'`, `'statement_timeout', '60000'`)
   assert.deepEqual(await reader.records({ condition }), [{ id: 1 }, { id: 2 }])
   assert.deepEqual(await settings(), before)
+})
+
+test('a page begins when what was streamed before is visible, and not sooner', async () => {
+  await using db = await createDatabase('create table t (id int primary key); create publication p for all tables')
+  await using reader = await PageReader.open(db)
+  const writer = await db.connect()
+  await writer.query('begin; insert into t values (1)')
+  const { rows } = await writer.query<{ xid: string }>('select pg_current_xact_id()::text as xid')
+  const windows = new Windows()
+  windows.tellPast([])
+  windows.committed(Number(rows[0]?.xid)) // as one that waits for a standby: it was streamed, and nobody sees it yet
+  let isBegun = false
+  const begun = reader.session.begin(windows, NEVER).then(() => (isBegun = true))
+  const looked = `pg_stat_activity where datname = current_database() and application_name = 'test pages' and query = 'rollback'`
+  await until('it has looked, and looks again later', async () => (await db.query(`select from ${looked}`)).length > 0)
+  assert.equal(isBegun, false)
+  await writer.query('commit')
+  await begun
+  assert.deepEqual((await reader.session.query('select id from t')).rows, [{ id: 1 }])
+  await reader.session.end()
 })
