@@ -11,6 +11,7 @@ import { createDatabase, createState } from '../services/postgres.ts'
 import { Service, SLOT } from './service.ts'
 import { LONG } from './size.ts'
 import { Tally } from './tally.ts'
+import { mb, watchMemory } from './watched-memory.ts'
 import { until } from '../waiting.ts'
 
 const MB = 1024 * 1024
@@ -19,7 +20,6 @@ const ROWS = LONG ? 1_000_000 : 200_000
 const BACKLOG_BYTES = (LONG ? 2_048 : 400) * MB
 const ROW_BYTES = 2_000
 const LOT_BYTES = 4 * MB
-const SAMPLE_EVERY_MS = 50
 const CONFIRMED_WITHIN_MS = 180_000
 
 test(`a transaction of ${ROWS.toLocaleString('en')} rows passes with less than 400 MB of private memory, each row once`, async (context) => {
@@ -111,18 +111,3 @@ async function logBytes(service: Service): Promise<number> {
   const sizes = await Promise.all(entries.filter((entry) => entry.isFile()).map((entry) => stat(join(entry.parentPath, entry.name))))
   return sizes.reduce((sum, { size }) => sum + size, 0)
 }
-
-/** Reads the private memory all the time, across restarts. */
-function watchMemory(service: Service): { assertBelow: (limitKb: number) => Promise<void> } {
-  const look = () => void service.rssAnonKb().catch(() => {}) // between two processes
-  const looking = setInterval(look, SAMPLE_EVERY_MS).unref()
-  return {
-    assertBelow: async (limitKb) => {
-      clearInterval(looking)
-      assert.ok(service.peakRssAnonKb > 0, 'memory was never read')
-      assert.ok(service.peakRssAnonKb < limitKb, `private memory reached ${mb(service.peakRssAnonKb * 1024)} MB`)
-    },
-  }
-}
-
-const mb = (bytes: number): number => Math.round(bytes / MB)
