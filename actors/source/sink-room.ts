@@ -81,6 +81,7 @@ export class SinkRoom {
   #pace = new DeliveryPace(QUEUE_MS)
   #isElsewhere = false
   #elsewhereAt = -Infinity
+  #isBound = false
   /** rows whose mark is written */
   #releasing = 0
   #addedRows = 0
@@ -117,6 +118,11 @@ export class SinkRoom {
     }
   }
 
+  /** Whether the sink is filled up to a bound: no more rows may join than was said last. */
+  get isBound(): boolean {
+    return this.#isBound
+  }
+
   /** Rows will join at a mark that is written now. @returns to be called when they have, or never will; a second call does nothing */
   releasing(rows: number): () => void {
     let left = rows
@@ -140,6 +146,7 @@ export class SinkRoom {
     this.#addedRows += added
     this.#addedBytes += bytes
     this.#pace.added(added, performance.now())
+    for (const bell of this.#waits) bell.ring()
   }
 
   #begin(topic: TopicName, partitions: number): void {
@@ -162,12 +169,12 @@ export class SinkRoom {
     this.#handedOut = sink.handedOut
     if (isMoving || waiting === 0) this.#goneAt = now
     const outstanding = waiting + this.#releasing
-    if (outstanding === 0) return this.#pace.grant(0)
-    if (sink.isPaused || now - this.#goneAt > QUIET_MS) return this.#untilFull(sink, outstanding)
-    return this.#pace.grant(outstanding)
+    this.#isBound = outstanding > 0 && (sink.isPaused || now - this.#goneAt > QUIET_MS)
+    return this.#isBound ? this.#untilFull(sink, outstanding) : this.#pace.grant(outstanding)
   }
 
   async #untilFull({ maxBacklogBytes }: DeliveringSink, outstanding: number): Promise<number> {
+    if (this.#addedRows === 0) return 0 // how large rows are is known when the first ones have joined
     const { maxPending } = this.#home
     const now = performance.now()
     if (now - this.#weighedAt > WEIGH_EVERY_MS) {
@@ -176,7 +183,7 @@ export class SinkRoom {
       const bytes = await this.#unfinishedBytes().catch(() => undefined) // asked again soon
       if (bytes !== undefined) this.#weighed = { bytes, addedRows }
     }
-    const bytesOfRow = this.#addedRows > 0 ? this.#addedBytes / this.#addedRows : 1
+    const bytesOfRow = this.#addedBytes / this.#addedRows
     const bytes = this.#weighed.bytes + (this.#addedRows - this.#weighed.addedRows + this.#releasing) * bytesOfRow
     const rows = Math.max(outstanding, bytes / bytesOfRow)
     const left = Math.min(maxPending - rows, (maxBacklogBytes * BACKLOG_SHARE - bytes) / bytesOfRow)

@@ -418,6 +418,7 @@ export class SourceBackfills {
         this.#dueAt = Math.max(this.#dueAt, performance.now()) + (rows * 1_000) / limits.rowsPerSecond
       },
       room: async (end) => Math.min(most, await room.room(end)),
+      isBound: () => room.isBound,
       releasing: (rows) => room.releasing(rows),
       added: (added) => room.added(added),
       durable: async (page) => {

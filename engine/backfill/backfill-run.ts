@@ -67,8 +67,10 @@ export type BackfillKeeper = Readonly<{
   mayRead: (signal: AbortSignal) => Promise<void>
   /** Rows were read from the source. */
   read: (rows: number) => void
-  /** Settles when rows may join the stream. @returns about how many at once */
+  /** Settles when rows may join the stream. @returns about how many at once; where its sink is filled up to a bound, no more */
   room: (signal: AbortSignal) => Promise<number>
+  /** Whether its sink is filled up to a bound. */
+  isBound: () => boolean
   /** Rows will join the stream at a mark that is written now. @returns to be called when they have, or never will */
   releasing: (rows: number) => () => void
   /** Rows have joined the stream. */
@@ -290,7 +292,7 @@ export class BackfillRun {
     const add: OnCopiedRow = (bytes, view, from, to) => {
       const change = rows.add(bytes, view, from, to)
       count++
-      if (rows.bytes < SLICE_BYTES && rows.count < this.#granted && count < limit) return true
+      if (rows.bytes < SLICE_BYTES && rows.count < this.#most && count < limit) return true
       const place = rows.place(rows.count - 1)
       const after = place === undefined ? columns.map((column) => change.row.text(column) ?? '') : [place, end]
       this.#after = after
@@ -311,12 +313,16 @@ export class BackfillRun {
     }
   }
 
+  /** How many rows the slice may have: what has arrived belongs to it too, unless there is a bound. */
+  get #most(): number {
+    return this.#session.hasWaiting && !this.#keeper.isBound() ? Infinity : this.#granted
+  }
+
   /** @returns whether more may be read; false: not within that time */
   async #goesOn(withinMs: number): Promise<boolean> {
     const late = new AbortController()
     const timer = setTimeout(() => late.abort(), withinMs)
     const signal = AbortSignal.any([this.#signal, late.signal])
-    this.#granted = Infinity // what has arrived already belongs to the next slice
     try {
       if (this.#failure) throw this.#failure.error
       while (this.#open.length >= MAX_OPEN || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]

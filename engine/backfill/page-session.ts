@@ -33,7 +33,7 @@ const OPENING = `select pg_catalog.pg_backend_pid() as pid, (
 
 /**
  * Gets a row as COPY gives it; the bytes are valid during the call, and may be changed.
- * @returns true: it wants more; or a promise that says whether, and reading is held until then, but for what has arrived already
+ * @returns true: it wants more; or a promise that says whether: until then it gets no row
  */
 export type OnCopiedRow = (bytes: Uint8Array, view: DataView, start: number, end: number) => true | Promise<boolean>
 
@@ -45,6 +45,8 @@ export class PageSession {
   #onRow: OnCopiedRow | undefined
   #seen: Uint8Array | undefined
   #view = new DataView(new ArrayBuffer(0))
+  #waiting = new WaitingRows()
+  /** what the server still sends of the query is thrown away */
   #isCut = false
   #pid = 0
   #wasCut = false
@@ -81,6 +83,11 @@ export class PageSession {
       throw toSourceError(error, 'connecting')
     }
     return session
+  }
+
+  /** Whether rows have arrived that the reader of a query has not got yet. */
+  get hasWaiting(): boolean {
+    return !this.#waiting.isEmpty
   }
 
   /** Whether another backfill may read on it: a cancel that comes late must not end what that reads. */
@@ -128,14 +135,23 @@ export class PageSession {
    */
   async copy(select: string, onRow: OnCopiedRow, cancel: (pid: number) => Promise<void>): Promise<boolean> {
     this.#isCut = false
-    const held = new Set<Promise<void>>()
+    const waiting = (this.#waiting = new WaitingRows())
+    let held: Promise<void> | undefined
+    const next = () => {
+      const more = waiting.give(onRow)
+      if (more === true) held = undefined
+      return more
+    }
     this.#onRow = (bytes, view, start, end) => {
       if (this.#isCut) return true
+      if (held) {
+        waiting.add(bytes, start, end)
+        return true
+      }
       const more = onRow(bytes, view, start, end)
       if (more === true) return true
-      const turn = this.#hold(more, cancel).finally(() => held.delete(turn))
-      held.add(turn)
-      turn.catch(() => undefined) // awaited below
+      held = this.#hold(more, next, cancel)
+      held.catch(() => undefined) // awaited below
       return true
     }
     try {
@@ -143,20 +159,26 @@ export class PageSession {
     } catch (error) {
       if (!this.#isCut || sqlstateOf(error) !== CANCELLED) throw error
     } finally {
-      await Promise.all(held)
+      await held
       this.#onRow = undefined
     }
     return !this.#isCut
   }
 
-  /** Reads no more until it is said whether more is wanted; if not, the query is cancelled, and what the server still sends is thrown away. */
-  async #hold(more: Promise<boolean>, cancel: (pid: number) => Promise<void>): Promise<void> {
+  /**
+   * Reads no more until it is said whether more is wanted; if not, the query is cancelled, and what the server still sends is thrown away.
+   * @param next gives what has arrived already
+   */
+  async #hold(more: Promise<boolean>, next: () => true | Promise<boolean>, cancel: (pid: number) => Promise<void>): Promise<void> {
     this.#wire.pause()
     try {
-      if (await more) return
+      for (let wanted: true | Promise<boolean> = more; await wanted;) if ((wanted = next()) === true) return
       this.#isCut = true
       this.#wasCut = true
       await cancel(this.#pid)
+    } catch (error) {
+      this.#isCut = true
+      throw error
     } finally {
       this.#wire.resume()
     }
@@ -178,5 +200,50 @@ export class PageSession {
       this.#view = new DataView(bytes.buffer as ArrayBuffer, bytes.byteOffset, bytes.length)
     }
     this.#onRow?.(bytes, this.#view, start, end)
+  }
+}
+
+function copyOf(part: Uint8Array) {
+  const bytes = Buffer.from(part)
+  return { bytes, view: new DataView(bytes.buffer, bytes.byteOffset, bytes.length) }
+}
+
+/** Rows that have arrived while their reader wants none. */
+class WaitingRows {
+  /** the part of a buffer that they came in, copied, and where in the buffer that begins */
+  #from: Uint8Array | undefined
+  #copy = copyOf(new Uint8Array())
+  #base = 0
+  #end = 0
+  readonly #rows: Readonly<{ copy: ReturnType<typeof copyOf>; start: number; end: number }>[] = []
+  #next = 0
+
+  get isEmpty(): boolean {
+    return this.#next >= this.#rows.length
+  }
+
+  /** @param bytes valid during the call: the rows behind it are in them, too */
+  add(bytes: Uint8Array, start: number, end: number): void {
+    if (bytes !== this.#from || start < this.#end) {
+      this.#from = bytes
+      this.#copy = copyOf(bytes.subarray(start))
+      this.#base = start
+    }
+    this.#end = end
+    this.#rows.push({ copy: this.#copy, start: start - this.#base, end: end - this.#base })
+  }
+
+  /** Gives rows for as long as they are wanted. @returns as its reader does; true: there are no more */
+  give(onRow: OnCopiedRow): true | Promise<boolean> {
+    for (let row = this.#rows[this.#next]; row; row = this.#rows[this.#next]) {
+      this.#next++
+      const { copy, start, end } = row
+      const more = onRow(copy.bytes, copy.view, start, end)
+      if (more !== true) return more
+    }
+    this.#rows.length = 0
+    this.#next = 0
+    this.#from = undefined
+    return true
   }
 }

@@ -98,6 +98,17 @@ test('a tenth of its max_backlog_mb bounds it too, and the others of its stream 
   )
 })
 
+test('a small bound holds for rows that had come from the server too', async () => {
+  await using shop = await opened(12_000, { sinks: [`name: a, max_backlog_mb: 1, ${ITEMS}`] })
+  await shop.node.edits.update('sink', shop.id('a'), { status: 'paused' })
+  const { id } = await start(shop, 'a')
+  await shownAs(shop, id, 'waiting')
+  const { rowsIngested } = await newest(shop, 'a')
+  assert.ok(rowsIngested > 0 && rowsIngested < 1_000, `${rowsIngested} rows were added`)
+  await shop.node.edits.update('sink', shop.id('a'), { status: 'active' })
+  assert.deepEqual(await readAll(shop, 'a'), upTo(1, 12_000))
+})
+
 for (const status of ['active', 'paused'] as const)
   test(`the slot goes on being confirmed while a backfill of a sink that is ${status} has rows to read`, async () => {
     await using shop = await opened(20_000, { limits: { rowsPerSecond: 1_000, maxPending: 500 } })

@@ -24,6 +24,7 @@ const KEEPER: BackfillKeeper = {
   mayRead: () => Promise.resolve(),
   read: () => {},
   room: () => Promise.resolve(1_000),
+  isBound: () => false,
   releasing: () => () => {},
   added: () => {},
   durable: () => Promise.resolve(true),

@@ -42,3 +42,33 @@ test('a page begins when what was streamed before is visible, and not sooner', a
   assert.deepEqual((await reader.session.query('select id from t')).rows, [{ id: 1 }])
   await reader.session.end()
 })
+
+test('a reader that is asked to wait gets no row meanwhile, and then each of them once', async () => {
+  await using db = await createDatabase('create publication p for all tables')
+  await using reader = await PageReader.open(db)
+  const came: string[] = []
+  let isHeld = false
+  const onRow = (bytes: Uint8Array, _view: DataView, start: number, end: number): true | Promise<boolean> => {
+    assert.equal(isHeld, false, 'a row came to one that waits')
+    came.push(Buffer.from(bytes.subarray(start, end)).toString().trim())
+    if (came.length % 7 > 0) return true
+    isHeld = true
+    return new Promise((resolve) => {
+      setImmediate(() => {
+        isHeld = false
+        resolve(came.length < 20_000)
+      })
+    })
+  }
+  const cut = async () => {}
+  assert.equal(await reader.session.copy('select * from generate_series(1, 10000)', onRow, cut), true)
+  assert.deepEqual(
+    came,
+    Array.from({ length: 10_000 }, (_, i) => String(i + 1)),
+  )
+  const isWhole = await reader.session.copy('select * from generate_series(10001, 25000)', onRow, cut)
+  assert.deepEqual([isWhole, came.length], [false, 20_006])
+  assert.deepEqual(new Set(came).size, came.length)
+  const refuse = () => Promise.reject(new Error('no more'))
+  await assert.rejects(reader.session.copy('select * from generate_series(1, 10000)', refuse, cut), /no more/)
+})
