@@ -172,6 +172,20 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     ],
     run: async ({ verb, word, more, values }) => (await import('./sinks.ts')).sinks(verb, word === '' ? [] : [word, ...more], values),
   }),
+  databases: command({
+    usage: 'ls | get | tables | test [NAME] [options]',
+    summary: 'show databases and their tables, and try to reach them',
+    verbs: {
+      ls: 'lists them',
+      get: 'shows one with its settings; of its password only enough to know it',
+      tables: 'lists its tables, with what is published of them and what identifies a row',
+      test: 'tries all that reading it needs; exits with 1 and the reason when something is missing',
+    },
+    word: ['[NAME]', 'of the database'],
+    options: SOURCE_OPTIONS,
+    examples: ['tailrace databases ls', 'tailrace databases test shop', 'tailrace databases tables shop --json'],
+    run: async ({ verb, word, values }) => (await import('./databases.ts')).databases(verb, word, values),
+  }),
   messages: command({
     usage: 'ls | get | redeliver | acknowledge | discard SINK [ID…] [options]',
     summary: 'look at the messages of a sink that wait, failed, were given up or delivered, and edit them',

@@ -42,7 +42,7 @@ export async function service(access: Access): Promise<Ask> {
   return async (method, path, form) => {
     const { isRefused, body } = await answerOf(method, base + path, token, form)
     if (!isRefused) return body
-    const summary = String(body['summary'] ?? JSON.stringify(body))
+    const summary = String(body['summary'] ?? body['reason'] ?? JSON.stringify(body))
     throw body['code'] === 'CONFIG_INVALID' ? new EngineError('CONFIG_INVALID', summary) : new CommandFailed(summary)
   }
 }
