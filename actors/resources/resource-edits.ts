@@ -5,7 +5,7 @@
 import { EngineError, fieldRefused } from '../../engine/errors.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { record } from '../../engine/state/audit.ts'
-import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
+import { isRetention, splitSinks, targetName, userName } from '../../engine/state/change-retentions.ts'
 import { endpointName } from '../../engine/state/destinations.ts'
 import { unfitFunction, usersOf, type StoredFunction } from '../../engine/state/functions.ts'
 import type { ResourceCache } from '../../engine/state/resource-cache.ts'
@@ -56,13 +56,14 @@ const RULES: { readonly [T in ResourceType]: EditRules<T> } = {
       ...changes,
     }),
     refuse: refuseSharedSlot,
-    refuseForUsers: ({ stored }, { id, name }, after) => {
-      const users = stored.sinks.filter(({ databaseId }) => databaseId === id)
+    refuseForUsers: ({ stored }, { id, accountId, name }, after) => {
+      const users = stored.sinks.filter(
+        (sink) => sink.databaseId === id || (sink.accountId === accountId && targetName(sink.destination) === name),
+      )
+      const { sinks, retentions } = splitSinks(users)
+      const told = [sinks, retentions].flatMap((those, i) => (those.length > 0 ? [`the ${i === 0 ? 'sink' : 'change retention'}${those.length > 1 ? 's' : ''} ${quoted(those)}`] : [])) // prettier-ignore
       if (!after && users.length > 0)
-        throw new EngineError(
-          'RESOURCE_IN_USE',
-          `the database "${name}" is in use by the sink${users.length > 1 ? 's' : ''} ${quoted(users).slice(0, 500)}`,
-        )
+        throw new EngineError('RESOURCE_IN_USE', `the database "${name}" is in use by ${told.join(' and ').slice(0, 500)}`)
     },
   },
   http_endpoint: {
@@ -260,4 +261,4 @@ function refuseForSinks(edit: Edit, before: StoredFunction, after?: InputOf<'fun
   }
 }
 
-const quoted = (those: readonly Readonly<{ name: string }>[]): string => those.map(({ name }) => `"${name}"`).join(', ')
+const quoted = (those: readonly Readonly<{ name: string }>[]): string => those.map(({ name }) => `"${userName(name)}"`).join(', ')

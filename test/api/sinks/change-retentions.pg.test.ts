@@ -218,3 +218,13 @@ test('health says what is wrong with the table, with the SQL that makes it; what
   assert.equal(row?.['record_pk'], '1,x')
   await until('health', async () => (await insertHealth()).status === 'healthy')
 })
+
+test('a database that a change retention writes to is not deleted, and may be renamed', async () => {
+  const { status, body } = (await service.delete('/api/postgres_databases/archive')) as Answer
+  assert.equal(status, 422)
+  assert.match(body.summary, /the database "archive" is in use by the change retentions "(?:goods|parts)", "(?:goods|parts)"/)
+  assert.equal((await patch('/api/postgres_databases/archive', { name: 'history' })).status, 200)
+  assert.equal((await get('/api/change_retentions/parts')).body.destination_database, 'history')
+  await source.query(`insert into part values (2, 'y')`)
+  await until('its row', async () => (await archive.query('select from history."Parts of all"')).length === 2)
+})
