@@ -2,7 +2,8 @@
  * One append at a time, and none after one that failed (docs/rules.md, rule 4). While an append is open the next
  * one gathers, so packs grow with the load. Each append costs the same, whatever is in it: the service, its clients and the disk
  * do a round for it. So what is no full pack waits until some milliseconds after the last append began, and as long after its
- * end as it took: a change that comes alone leaves at once, and a slow disk is not asked without rest.
+ * end as it took: a change that comes alone leaves at once, and a slow disk is not asked without rest. What a large append takes it
+ * takes for its bytes, rows of a backfill mostly: changes behind it don't wait for that twice.
  */
 import { EngineError, errorText } from '../errors.ts'
 import { BusyShare } from '../busy-share.ts'
@@ -40,6 +41,8 @@ type AppendLoopOptions = Readonly<{
 
 /** A disk rests no longer than this between two appends. */
 const MAX_REST_MS = 10
+/** An append of more bytes is large. */
+const LARGE_BYTES = 64 * 1024
 
 /** Appends what a run has gathered. */
 export class AppendLoop {
@@ -144,7 +147,8 @@ export class AppendLoop {
     this.#open = undefined
     const endedAt = performance.now()
     this.#busy.end(endedAt)
-    this.#restsUntil = Math.max(begunAt + lingerMs, endedAt + Math.min(endedAt - begunAt, MAX_REST_MS))
+    const restMs = Math.min(endedAt - begunAt, MAX_REST_MS) * Math.min(1, LARGE_BYTES / append.bytes)
+    this.#restsUntil = Math.max(begunAt + lingerMs, endedAt + restMs)
     const idle = this.#idle
     this.#idle = Promise.withResolvers()
     if (this.#state === 'running') {

@@ -6,8 +6,9 @@ import { PART } from '../../../engine/position.ts'
 import { AppendLoop } from '../../../engine/wal/append-loop.ts'
 import { pass } from '../../waiting.ts'
 
-/** @property gathered whoever pushes a capital letter has a pack's worth */
-function setUp(over: { lingerMs?: number; timeoutMs?: number } = {}) {
+/** @property gathered whoever pushes a capital letter has a pack's worth. @param over bytes of each append */
+function setUp(over: { lingerMs?: number; timeoutMs?: number; bytes?: number } = {}) {
+  const { bytes = 1 } = over
   const gathered: string[] = []
   const appends: { content: string; settle: PromiseWithResolvers<void> }[] = []
   const events: string[] = []
@@ -34,7 +35,7 @@ function setUp(over: { lingerMs?: number; timeoutMs?: number } = {}) {
         records: [{ topic: 't', partition: 0, pack: Buffer.from(gathered.splice(0).join('')) }],
         progress: { source: 's', ...reached },
         messages: 1,
-        bytes: 1,
+        bytes,
         oldestCommitUs: 0,
       }),
     },
@@ -130,6 +131,31 @@ test('what is no full pack waits until some milliseconds after the last append b
   gather('F')
   await settle(1)
   assert.deepEqual(contents(), ['a', 'bc', 'd', 'e', 'F'], 'a full pack does not wait')
+  loop.stop()
+})
+
+test('after an append that was long for its bytes, what follows waits for a part of that only', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const clock = t.mock.method(performance, 'now', () => 1_000)
+  const tick = (ms: number) => {
+    const now = performance.now() + ms
+    clock.mock.mockImplementation(() => now)
+    t.mock.timers.tick(ms)
+  }
+  const { loop, gathered, appends } = setUp({ lingerMs: 6, bytes: 512 * 1024 })
+  tick(100)
+  gathered.push('ROWS')
+  loop.wake()
+  gathered.push('a')
+  tick(8)
+  appends[0]?.settle.resolve()
+  await new Promise((resolve) => setImmediate(resolve))
+  assert.equal(appends.length, 1)
+  tick(1)
+  assert.deepEqual(
+    appends.map(({ content }) => content),
+    ['ROWS', 'a'],
+  )
   loop.stop()
 })
 
