@@ -181,7 +181,7 @@ async function backfills(): Promise<
     say(`\n${backfillTablesLines(measured)}`)
     return { tables: measured }
   }
-  const measured = await backfill(bench, { rows: changes, pairs, isWide: values.wide }, say)
+  const measured = await backfill(bench, { rows: changes, pairs, isWide: values.wide, isCold }, say)
   say(`\n${backfillLines(measured)}`)
   return { backfill: measured }
 }

@@ -14,6 +14,7 @@ import type { Bench } from '../postgres.ts'
 import { childrenOf, UsageMeter, type Usage } from '../process-usage.ts'
 import { wallClock, type Task } from '../system.ts'
 import { tailraceOf, type RunningTailrace, type Shape } from '../systems/tailrace.ts'
+import { WarmMemory } from '../warm-memory.ts'
 import { dropSlot, walSender } from './drain.ts'
 
 /** One way of the rows. @property processes what each of them used */
@@ -61,10 +62,10 @@ export async function fillExisting(client: Client, rows: number, isWide: boolean
   await client.query(`vacuum analyze ${EXISTING}`)
 }
 
-/** @param rows of the table. @param pairs how often all of it is measured. @param isWide rows have 1 MB */
+/** @param rows of the table. @param pairs how often all of it is measured. @param isWide rows have 1 MB. @param isCold memory isn't warmed */
 export async function backfill(
   bench: Bench,
-  { rows, pairs, isWide }: Readonly<{ rows: number; pairs: number; isWide: boolean }>,
+  { rows, pairs, isWide, isCold }: Readonly<{ rows: number; pairs: number; isWide: boolean; isCold: boolean }>,
   say: (text: string) => void,
 ): Promise<Backfilled> {
   await using opened = new AsyncDisposableStack()
@@ -82,10 +83,10 @@ export async function backfill(
     await client.query('checkpoint')
     const turn = {
       copy: await copied(bench, rows),
-      log: await backfilled(bench, client, rows, { isPaused: true }),
-      filter: await backfilled(bench, client, rows, { through: 'nothing' }),
-      read: await backfilled(bench, client, rows, {}),
-      drain: await drained(bench, client, rows),
+      log: await backfilled(bench, client, { rows, isCold, shape: { isPaused: true } }),
+      filter: await backfilled(bench, client, { rows, isCold, shape: { through: 'nothing' } }),
+      read: await backfilled(bench, client, { rows, isCold, shape: {} }),
+      drain: await drained(bench, client, { rows, isCold, shape: {} }),
     }
     turns.push(turn)
     const { copy, log, filter, read, drain } = turn
@@ -116,8 +117,11 @@ async function copied(bench: Bench, rows: number): Promise<BackfillRun> {
   }
 }
 
-async function backfilled(bench: Bench, client: Client, rows: number, shape: Pick<Shape, 'through' | 'isPaused'>): Promise<BackfillRun> {
-  return withService(bench, client, { slot: AFTER, rows, shape }, async (running, walsender) => {
+type Measured = Readonly<{ rows: number; isCold: boolean; shape: Pick<Shape, 'through' | 'isPaused'> }>
+
+async function backfilled(bench: Bench, client: Client, measured: Measured): Promise<BackfillRun> {
+  const { rows, shape } = measured
+  return withService(bench, client, { slot: AFTER, ...measured }, async (running, walsender) => {
     const others = () => childrenOf(bench.postmaster).filter((child) => child !== walsender)
     using meter = new UsageMeter({ ...running.processes, walsender: () => [walsender], 'Postgres, the rest': others })
     const begun = backfillOf(await running.ask('POST', '/api/sinks/bench/backfills', { table: `public.${EXISTING}` }))
@@ -126,8 +130,9 @@ async function backfilled(bench: Bench, client: Client, rows: number, shape: Pic
   })
 }
 
-async function drained(bench: Bench, client: Client, rows: number): Promise<BackfillRun> {
-  return withService(bench, client, { slot: BEFORE, rows, shape: {} }, async (running, walsender, startedMs) => {
+async function drained(bench: Bench, client: Client, measured: Measured): Promise<BackfillRun> {
+  const { rows } = measured
+  return withService(bench, client, { slot: BEFORE, ...measured }, async (running, walsender, startedMs) => {
     using meter = new UsageMeter({ ...running.processes, walsender: () => [walsender] })
     const reachedMs = await running.reached
     return { rowsPerSecond: rows / ((reachedMs - startedMs) / 1000), processes: meter.read() }
@@ -151,7 +156,7 @@ async function ended(running: RunningTailrace, id: string): Promise<number> {
 async function withService(
   bench: Bench,
   client: Client,
-  { slot, rows, shape }: Readonly<{ slot: string; rows: number; shape: Pick<Shape, 'through' | 'isPaused'> }>,
+  { slot, rows, shape, isCold }: Measured & Readonly<{ slot: string }>,
   work: (running: RunningTailrace, walsender: number, startedMs: number) => Promise<BackfillRun>,
 ): Promise<BackfillRun> {
   const copy = `${slot}_copy`
@@ -165,9 +170,11 @@ async function withService(
     recordDelays: false,
   }
   try {
+    using memory = isCold ? undefined : await WarmMemory.touch()
     await using running = await tailraceOf('Tailrace', { ...shape, partitions: 1, processes: 1 }).start(task)
     const { pid, startedMs } = await walSender(client, copy, running.reached)
     if (slot === AFTER) await running.served(AbortSignal.timeout(LIMIT_MS))
+    memory?.giveBack()
     return await work(running, pid, startedMs)
   } finally {
     await dropSlot(client, copy)
