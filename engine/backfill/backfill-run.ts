@@ -10,6 +10,7 @@
  *      behind the last slice that is durable (docs/rules.md, rule 32).
  *  B3. At most MAX_OPEN slices are between being read and being durable, and that of the row that is being read; of great rows fewer.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { EngineError } from '../errors.ts'
 import type { TopicName } from '../log/log.ts'
 import type { Lsn } from '../lsn.ts'
@@ -44,6 +45,8 @@ const HELD_MS = 200
 const AWAY_MS = 1_000
 /** Keys that are read again at once. */
 const AGAIN_ROWS = 500
+/** Places of slices are saved so often: another run would read again what was read since. */
+const SAVE_EVERY_MS = 100
 /** A row that was changed each time is read so often, and not again. */
 const MOST_TRIES = 20
 
@@ -151,6 +154,9 @@ export class BackfillRun {
   #unsaved: Readonly<{ at: Released; after: readonly string[] }> | undefined
   /** the last save that was asked for */
   #saved: Promise<void> = Promise.resolve()
+  #savedAt = -Infinity
+  /** settles when what is to be saved does not wait for its time */
+  readonly #ending = Promise.withResolvers<void>()
   /** why the run ends: a slice could not be released, or its place not be saved */
   #failure: Readonly<{ error: unknown }> | undefined
 
@@ -211,6 +217,7 @@ export class BackfillRun {
       // what has to be read again is little, and until it is durable nothing is saved: another run would begin with the same page
       if (this.#again.size === 0 && !(await this.#goesOn(AWAY_MS))) {
         await Promise.all(this.#open)
+        this.#ending.resolve()
         await this.#saved
         return 'held'
       }
@@ -230,6 +237,7 @@ export class BackfillRun {
       this.#closeRead(page)
       if (isRead || keys.length > 0) await Promise.all(this.#open)
     }
+    this.#ending.resolve()
     await this.#saved
     if (this.#newest) await this.#save(this.#newest, null)
     return 'done'
@@ -427,6 +435,11 @@ export class BackfillRun {
     this.#unsaved = { at, after }
     if (isAsked) return
     this.#saved = this.#saved.then(async () => {
+      await Promise.race([
+        delay(Math.max(0, this.#savedAt + SAVE_EVERY_MS - performance.now()), undefined, { signal: this.#signal }),
+        this.#ending.promise,
+      ])
+      this.#savedAt = performance.now()
       const newest = this.#unsaved
       this.#unsaved = undefined
       if (newest) await this.#save(newest.at, newest.after)
