@@ -48,6 +48,8 @@ export type SinkRoomHome = Readonly<{
   state: Query
   /** rows that a sink which delivers nothing may have before it */
   maxPending: number
+  /** Whether changes are streamed, which come behind the rows. */
+  isStreaming: () => boolean
 }>
 
 /** A sink of which nothing has gone for so long is filled as a paused one is. */
@@ -55,8 +57,10 @@ const QUIET_MS = 5_000
 /** Commits of other processes are looked at so often; the time that rows take is known no better. */
 const ELSEWHERE_EVERY_MS = 100
 const ELSEWHERE_QUEUE_MS = 200
-/** How much longer than without others before them rows may take. */
+/** How much longer rows may take because of those before them, while changes are streamed, which come behind them too. */
 const QUEUE_MS = 10
+/** The same while no changes are streamed (docs/rules.md, rule 33). */
+const QUIET_QUEUE_MS = 50
 /** How often to look for what no event tells, such as that a sink was paused. */
 const LOOK_EVERY_MS = 250
 const WEIGH_EVERY_MS = 1_000
@@ -163,6 +167,7 @@ export class SinkRoom {
   async #now(): Promise<number> {
     const sink = this.#home.sink()
     if (!sink) return 0
+    this.#pace.queueMs = this.#queueMs
     const waiting = await this.#waiting(sink)
     const now = performance.now()
     const isMoving = this.#pace.look(waiting, now) || sink.handedOut !== this.#handedOut
@@ -171,6 +176,16 @@ export class SinkRoom {
     const outstanding = waiting + this.#releasing
     this.#isBound = outstanding > 0 && (sink.isPaused || now - this.#goneAt > QUIET_MS)
     return this.#isBound ? this.#untilFull(sink, outstanding) : this.#pace.grant(outstanding)
+  }
+
+  /** Of a row's message, on average. */
+  get rowBytes(): number {
+    return this.#addedRows > 0 ? this.#addedBytes / this.#addedRows : 1
+  }
+
+  get #queueMs(): number {
+    if (this.#isElsewhere) return ELSEWHERE_QUEUE_MS
+    return this.#home.isStreaming() ? QUEUE_MS : QUIET_QUEUE_MS
   }
 
   async #untilFull({ maxBacklogBytes }: DeliveringSink, outstanding: number): Promise<number> {
@@ -183,7 +198,7 @@ export class SinkRoom {
       const bytes = await this.#unfinishedBytes().catch(() => undefined) // asked again soon
       if (bytes !== undefined) this.#weighed = { bytes, addedRows }
     }
-    const bytesOfRow = this.#addedBytes / this.#addedRows
+    const bytesOfRow = this.rowBytes
     const bytes = this.#weighed.bytes + (this.#addedRows - this.#weighed.addedRows + this.#releasing) * bytesOfRow
     const rows = Math.max(outstanding, bytes / bytesOfRow)
     const left = Math.min(maxPending - rows, (maxBacklogBytes * BACKLOG_SHARE - bytes) / bytesOfRow)
@@ -197,7 +212,8 @@ export class SinkRoom {
     const elsewhere = [...this.#parts.keys()].filter((partition) => !here.has(partition))
     if (this.#isElsewhere !== elsewhere.length > 0) {
       this.#isElsewhere = elsewhere.length > 0
-      this.#pace.queueMs = this.#isElsewhere ? ELSEWHERE_QUEUE_MS : QUEUE_MS
+      this.#pace.queueMs = this.#queueMs
+      this.#pace.forget()
     }
     if (elsewhere.length > 0) await this.#lookElsewhere(elsewhere)
     let waiting = 0

@@ -21,6 +21,7 @@ import { BACKFILL_MARK, Marks } from '../../engine/backfill/marks.ts'
 import { MovedRows } from '../../engine/backfill/moved-rows.ts'
 import { PageSessions } from '../../engine/backfill/page-sessions.ts'
 import { TABLES_AT_ONCE } from '../../engine/backfill/source-table.ts'
+import { StreamFirst } from '../../engine/backfill/stream-first.ts'
 import { Windows } from '../../engine/backfill/windows.ts'
 import { Bell } from '../../engine/bell.ts'
 import { EngineError, errorText } from '../../engine/errors.ts'
@@ -125,6 +126,7 @@ export class SourceBackfills {
   #term = 0
   #ended = new AbortController()
   #strain: SourceStrain | undefined
+  readonly #streamFirst = new StreamFirst()
   #toldStrain: string | undefined
   /** where rows a second are bounded: when the next ones are due (monotonic ms) */
   #dueAt = 0
@@ -417,7 +419,10 @@ export class SourceBackfills {
         meter.backfilled({ read: rows })
         this.#dueAt = Math.max(this.#dueAt, performance.now()) + (rows * 1_000) / limits.rowsPerSecond
       },
-      room: async (end) => Math.min(most, await room.room(end)),
+      room: async (end) => {
+        const rows = Math.min(most, await room.room(end))
+        return this.#isStreaming ? Math.min(rows, await this.#besideStream(room.rowBytes, end)) : rows
+      },
       isBound: () => room.isBound,
       releasing: (rows) => room.releasing(rows),
       added: (added) => room.added(added),
@@ -486,6 +491,17 @@ export class SourceBackfills {
     if (waitMs > 0) await delay(waitMs, undefined, { signal })
   }
 
+  get #isStreaming(): boolean {
+    return this.#streamFirst.isStreaming(this.#run?.streamed ?? 0, performance.now())
+  }
+
+  /** Leaves the source to its stream for a while. @returns how many rows may be read then */
+  async #besideStream(rowBytes: number, signal: AbortSignal): Promise<number> {
+    const waitMs = this.#streamFirst.waitMs(performance.now())
+    if (waitMs > 0) await delay(waitMs, undefined, { signal })
+    return this.#streamFirst.rows(rowBytes)
+  }
+
   /** @returns why the source is to be left alone; undefined: it is not */
   async #strained(): Promise<string | undefined> {
     await this.#strain?.look()
@@ -494,7 +510,9 @@ export class SourceBackfills {
 
   #roomOf(sinkId: string): SinkRoom {
     const { sink, log, state, limits } = this.#home
-    const room = this.#rooms.get(sinkId) ?? new SinkRoom(sinkId, { sink: () => sink(sinkId), log, state, maxPending: limits.maxPending })
+    const { maxPending } = limits
+    const home = { sink: () => sink(sinkId), log, state, maxPending, isStreaming: () => this.#isStreaming }
+    const room = this.#rooms.get(sinkId) ?? new SinkRoom(sinkId, home)
     this.#rooms.set(sinkId, room)
     return room
   }

@@ -38,9 +38,14 @@ export class DeliveryPace {
     this.#queueMs = queueMs
   }
 
-  /** Sets the time that rows may wait, and forgets the shortest time seen, which was measured under the old one. */
+  /** Sets how much longer rows may take. A shorter time lets fewer rows wait at once. */
   set queueMs(ms: number) {
+    if (ms < this.#queueMs) this.#limit = Math.max(LEAST_ROWS, (this.#limit * ms) / this.#queueMs)
     this.#queueMs = ms
+  }
+
+  /** Forgets the shortest time seen: times are measured by other means from now on. */
+  forget(): void {
     this.#shortestMs = Infinity
     this.#limit = LEAST_ROWS
   }

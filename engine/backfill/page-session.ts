@@ -20,6 +20,8 @@ const LOCK_MS = 2_000
 const VISIBLE_MS = 30_000
 const LOOK_MS = [1, 2, 5, 10, 20, 50] as const
 const CANCELLED = '57014'
+/** What a read brings belongs to one slice, however few rows there is room for: so it is no more than a slice has beside a stream. */
+const READ_BYTES = 64 * 1024
 /** A page of many rows goes by its index too, and not by sorting the table: the next one would do so again. Nothing runs side by side. */
 const BY_INDEX = {
   ...{ enable_seqscan: 'off', enable_bitmapscan: 'off', enable_sort: 'off' },
@@ -65,7 +67,7 @@ export class PageSession {
       ...BY_INDEX,
     }
     const config = sourceClient(connection, name, settings)
-    this.#wire = new ReplicationWire(config, (bytes, start, end) => this.#row(bytes, start, end))
+    this.#wire = new ReplicationWire(config, (bytes, start, end) => this.#row(bytes, start, end), { readBytes: READ_BYTES })
     const answering = { ...config, connection: this.#wire, query_timeout: timeoutMs + ANSWER_MARGIN_MS }
     this.#client = new Client(answering)
     this.#client.on('error', () => this.close()) // whoever reads is told by the query

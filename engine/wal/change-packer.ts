@@ -138,6 +138,8 @@ export class ChangePacker implements PgoutputHandler<Said> {
   /** row changes seen, and their size as Postgres sent them; they grow for ever */
   rows = 0
   rowBytes = 0
+  /** messages of changes, without rows that were added at marks; it grows for ever */
+  streamed = 0
   /** of the transaction that ended last: the position behind its commit, and its time */
   committedEnd: Lsn = 0n
   committedUs = 0
@@ -401,6 +403,7 @@ export class ChangePacker implements PgoutputHandler<Said> {
   }
 
   #emitTo({ target, groupColumns, hasOwnGroup }: RelationTarget, change: Change, part: Part, action: ActionCode, ready?: Rendered): void {
+    this.streamed++
     const { transaction } = this.#cursor
     const side: Side = part === PART.tombstone || action === ACTION.delete ? 'old' : 'new'
     const group = target.grouping ? groupHash(change, groupColumns, side) : this.#spread(change.relation.oid, transaction.lsn, part)

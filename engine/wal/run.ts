@@ -215,6 +215,11 @@ export class SourceRun {
     return this.#end.promise
   }
 
+  /** How many messages of changes there have been so far. */
+  get streamed(): number {
+    return this.#packer.streamed
+  }
+
   get figures(): SourceFigures {
     return {
       confirmedLsn: this.#confirmer.confirmed,

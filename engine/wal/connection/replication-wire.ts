@@ -31,6 +31,8 @@ type PgConnection = EventEmitter & {
 }
 const PgConnection = Connection as unknown as new (config: ClientConfig) => PgConnection
 
+type WireOptions = Readonly<{ decoding?: BusyShare | undefined; readBytes?: number }>
+
 /** The connection of a replication stream. */
 export class ReplicationWire extends PgConnection {
   readonly #onCopyData: OnFrame
@@ -42,9 +44,12 @@ export class ReplicationWire extends PgConnection {
   #turn: NodeJS.Immediate | undefined
   #isHeld = false
 
-  /** @param onCopyData gets what each CopyData frame holds. @param decoding gets the time that takes, once a read */
-  constructor(client: ClientConfig, onCopyData: OnFrame, decoding?: BusyShare) {
-    const socket = client.ssl ? new GuardedSocket() : reusingSocket()
+  /**
+   * @param onCopyData gets what each CopyData frame holds. @param decoding gets the time that takes, once a read
+   * @param readBytes at most so many are read at once, without TLS
+   */
+  constructor(client: ClientConfig, onCopyData: OnFrame, { decoding, readBytes = READ_BYTES }: WireOptions = {}) {
+    const socket = client.ssl ? new GuardedSocket() : reusingSocket(readBytes)
     super({ ...client, stream: () => socket })
     this.#socket = socket
     this.#onCopyData = onCopyData
@@ -104,10 +109,10 @@ export class ReplicationWire extends PgConnection {
 }
 
 /** Its chunks are events as of any socket, but all of them views of the same memory. */
-function reusingSocket(): Socket {
+function reusingSocket(readBytes: number): Socket {
   const socket: Socket = new GuardedSocket({
     onread: {
-      buffer: Buffer.allocUnsafeSlow(READ_BYTES),
+      buffer: Buffer.allocUnsafeSlow(readBytes),
       callback: (bytes, buffer) => socket.emit('data', buffer.subarray(0, bytes)),
     },
   })

@@ -78,7 +78,9 @@ export class ReplicationConnection {
 
   constructor(options: ReplicationOptions) {
     this.#options = options
-    this.#wire = new ReplicationWire(options.client, (bytes, start, end) => this.#receive(bytes, start, end), options.decoding)
+    this.#wire = new ReplicationWire(options.client, (bytes, start, end) => this.#receive(bytes, start, end), {
+      decoding: options.decoding,
+    })
     const client: ClientConfig & { connection: ReplicationWire } = { ...options.client, connection: this.#wire }
     this.#service = new LogicalReplicationService(client, { acknowledge: { auto: false, timeoutSeconds: 0 } })
     this.#service.on('error', (error) => this.#fail(error))
