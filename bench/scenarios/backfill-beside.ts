@@ -5,7 +5,7 @@
  * to a client of another sink, into the log for a sink whose filter lets nothing pass, or to the very sink and client whose changes are
  * timed. Where a backfill is over, the next one of the same table begins.
  *
- * Drain: of many sinks on one table one is read, and in turn one of the others is being backfilled or isn't. Its backfill has begun, so that
+ * Drain: of many sinks on one table two are read, and in turn the second of them is being backfilled or isn't. Its backfill has begun, so that
  * it has a stream of its own, when the walsender is stopped and the range is written; the clock runs from when it may send on.
  */
 import { join } from 'node:path'
@@ -109,8 +109,12 @@ async function begin(running: RunningTailrace, beside: Beside): Promise<Reader |
   }
   await running.ask('POST', '/api/sinks', sink)
   await running.served(AbortSignal.timeout(SERVED_MS), 2)
-  return beside === 'read' ? new Reader(join(import.meta.dirname, '..', 'systems', 'pull-client.ts'), running.pulling(SINK)) : undefined
+  return beside === 'read' ? clientOf(running, SINK) : undefined
 }
+
+/** Reads all that a sink has, and what comes. */
+const clientOf = (running: RunningTailrace, sink: string): Reader =>
+  new Reader(join(import.meta.dirname, '..', 'systems', 'pull-client.ts'), running.pulling(sink))
 
 /** Backfills as long as something goes on. @returns rows a second */
 async function backfillFor(running: RunningTailrace, beside: Beside, going: () => Promise<unknown>): Promise<number> {
@@ -192,23 +196,24 @@ export async function backfillDrains(
       client,
       sinks - 1,
       async (running, walsender) => {
+        await delay(2000)
+        await using other = clientOf(running, 'more-1')
         if (isBackfilled) {
           const path = '/api/sinks/more-1/backfills'
           const { id } = backfillOf(await running.ask('POST', path, { table: `public.${TABLE}` }))
           while (backfillOf(await running.ask('GET', `${path}/${id}`)).rows_processed_count === 0) await delay(LOOK_EVERY_MS)
         }
-        await delay(2000)
         process.kill(walsender, 'SIGSTOP')
         await writeWorkload({ url: bench.url, changes, sessions: SESSIONS, waitForDisk: false })
         using meter = new UsageMeter({ ...running.processes, walsender: () => [walsender] })
         process.kill(walsender, 'SIGCONT')
         const startedAt = wallClock()
-        const reachedAt = await running.reached
+        const reachedAt = await Promise.race([running.reached, other.reached])
         const processes = meter.read()
         const { streams } = (await running.ask('GET', '/info')) as Info
-        const other = streams.flatMap(({ readers }) => readers).find(({ sink }) => sink === 'more-2')
+        const idle = streams.flatMap(({ readers }) => readers).find(({ sink }) => sink === 'more-2')
         const logMb = (await running.dataBytes()) / MB
-        return { perSecond: changes / ((reachedAt - startedAt) / 1000), othersMb: (other?.backlog_bytes ?? NaN) / MB, logMb, processes }
+        return { perSecond: changes / ((reachedAt - startedAt) / 1000), othersMb: (idle?.backlog_bytes ?? NaN) / MB, logMb, processes }
       },
       changes,
     )
