@@ -319,6 +319,13 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     ],
     run: async ({ verb, word, values }) => (await import('./token.ts')).token(verb, word, values),
   }),
+  vault: command({
+    usage: 'rotate',
+    summary: 'encrypt all secrets of the state database by another key, also while Tailrace runs',
+    verbs: { rotate: 'encrypts them by VAULT_KEY, and reads them by VAULT_KEY_OTHER; without VAULT_KEY, by a new key of the data folder' },
+    examples: ['VAULT_KEY=$NEW_KEY VAULT_KEY_OTHER=$OLD_KEY tailrace vault rotate', 'tailrace vault rotate'],
+    run: async () => (await import('./vault.ts')).rotate(),
+  }),
   types: command({
     usage: 'DATABASE [options]',
     summary: 'write the types of a database’s rows, for the editor in which functions are written',

@@ -28,6 +28,8 @@ export type Settings = Readonly<{
   state: Readonly<{ connection: Connection; poolSize: number }> | undefined
   /** 32 bytes that encrypt secrets at rest; absent: made once and kept in the data folder */
   vaultKey: Buffer | undefined
+  /** accepted beside it while the key is changed */
+  otherVaultKey: Buffer | undefined
   dataFolder: string
   /** absent: the log is embedded, in the data folder */
   kafka: KafkaSettings | undefined
@@ -91,6 +93,11 @@ export const VARIABLES = {
   PG_SSL: variable(oneOf(SSL_MODES), 'TLS to the state database (false)'),
   PG_POOL_SIZE: variable(Type.Integer({ minimum: 1, maximum: 1_000 }), 'connections to the state database (10)'),
   VAULT_KEY: variable(Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }), 'encrypts secrets at rest: 32 bytes in base64', true),
+  VAULT_KEY_OTHER: variable(
+    Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }),
+    'a key that is accepted, too, while VAULT_KEY is changed: before tailrace vault rotate the new one, after it the former one',
+    true,
+  ),
   TAILRACE_NODE_ADDRESS: variable(
     Type.String({ pattern: '^http://[^/?#\\s@]+/?$' }),
     'where the other processes of a cluster reach this one, http://host:port (the address it listens on; for 0.0.0.0 the first of the machine)',
@@ -236,7 +243,10 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
       .find((value) => value !== undefined)
       ?.toString()
   const integer = (...names: Name[]) => names.map((name) => values[name]).find((value) => typeof value === 'number')
-  const vaultKey = string('VAULT_KEY')
+  const keyOf = (name: 'VAULT_KEY' | 'VAULT_KEY_OTHER') => {
+    const key = string(name)
+    return key === undefined ? undefined : Buffer.from(key, 'base64')
+  }
   return deepFreeze({
     server: { host: string('SERVER_HOST') ?? '127.0.0.1', port: integer('SERVER_PORT') ?? 7376 },
     log: {
@@ -245,7 +255,8 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     },
     config,
     state,
-    vaultKey: vaultKey === undefined ? undefined : Buffer.from(vaultKey, 'base64'),
+    vaultKey: keyOf('VAULT_KEY'),
+    otherVaultKey: keyOf('VAULT_KEY_OTHER'),
     dataFolder: string('TAILRACE_DATA') ?? './data',
     kafka,
     metrics: {

@@ -37,7 +37,7 @@ import { AuditPruning } from '../engine/state/audit-pruning.ts'
 import { NodeRegistry } from '../engine/state/node-registry.ts'
 import { ResourceCache } from '../engine/state/resource-cache.ts'
 import { ResourceStore, type Resources } from '../engine/state/resource-store.ts'
-import { folderKey, Vault } from '../engine/state/secrets.ts'
+import { vaultOf } from './vault.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
 import { TokenMemory } from '../engine/state/token-memory.ts'
 import { openStore } from '../engine/state/store.ts'
@@ -112,7 +112,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const store = parts.use(
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
-  const resources = new ResourceStore(new Vault(settings.vaultKey ?? folderKey(folder.path)), {
+  const resources = new ResourceStore(vaultOf(settings, folder.path), {
     destinations: STORED_DESTINATIONS,
     partitions: settings.kafka ? PARTITIONS.kafka : PARTITIONS.folder,
   })
@@ -182,6 +182,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
             registry: nodes,
             query: store.query,
             vaultKey: settings.vaultKey,
+            otherVaultKey: settings.otherVaultKey,
             findSink: (id) => cache.sink(id),
           }),
         )

@@ -30,6 +30,8 @@ type ClusterParts = Readonly<{
   query: Query
   /** the one that all processes share */
   vaultKey: Buffer
+  /** one that is accepted too, while the key is changed */
+  otherVaultKey?: Buffer | undefined
   logger: Logger
 }>
 
@@ -43,8 +45,8 @@ interface Cluster extends AsyncDisposable {
 }
 
 /** Joins this process's engine with those of its peers; the parts must be disposed of before the registry and the feed end. */
-export function openCluster({ engine, findSink, registry, feed, query, vaultKey, logger }: ClusterParts): Cluster {
-  const key = new PeerKey(vaultKey)
+export function openCluster({ engine, findSink, registry, feed, query, vaultKey, otherVaultKey, logger }: ClusterParts): Cluster {
+  const key = new PeerKey(vaultKey, otherVaultKey)
   const peers = new PeerClient(key, logger)
   const owners = new PartitionOwners(query)
   const unwatchNodes = registry.watch(() => peers.keepOnly(registry.peers))

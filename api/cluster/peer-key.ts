@@ -26,17 +26,21 @@ type MeantForAnother = Readonly<{ meantFor: string; mac: string }>
 /** Signs what processes of a cluster say to each other, and checks it. */
 export class PeerKey {
   readonly #key: Buffer
+  /** those that others may sign by while the key is changed, and its own */
+  readonly #accepted: readonly Buffer[]
 
-  /** @param vaultKey 32 bytes, the same in all processes */
-  constructor(vaultKey: Buffer) {
-    this.#key = Buffer.from(hkdfSync('sha256', vaultKey, '', 'tailrace peer requests v2', 32))
+  /** @param vaultKey 32 bytes, the same in all processes @param other one that is accepted too, while the key is changed */
+  constructor(vaultKey: Buffer, other?: Buffer) {
+    const derived = (key: Buffer) => Buffer.from(hkdfSync('sha256', key, '', 'tailrace peer requests v2', 32))
+    this.#key = derived(vaultKey)
+    this.#accepted = [this.#key, ...(other ? [derived(other)] : [])]
   }
 
   /** @returns the header's value, and the part of it that the answer is signed over */
   sign({ method, path, to }: PeerRequest, body: string | Buffer, nowMs = Date.now()): Readonly<{ header: string; mac: string }> {
     const bodyHash = hash('sha256', body, 'base64url')
     const nonce = randomBytes(NONCE_BYTES).toString('base64url')
-    const mac = this.#mac('request', to, String(nowMs), nonce, method, path, bodyHash)
+    const mac = macOf(this.#key, 'request', to, String(nowMs), nonce, method, path, bodyHash)
     return { header: `v2 ${to} ${nowMs} ${nonce} ${bodyHash} ${mac}`, mac }
   }
 
@@ -44,8 +48,8 @@ export class PeerKey {
   claim(header: unknown, { method, path, to }: PeerRequest, nowMs = Date.now()): PeerClaim | MeantForAnother | undefined {
     const [, meantFor, time, nonce, bodyHash, mac] = (typeof header === 'string' && SIGNATURE.exec(header)) || []
     if (meantFor === undefined || time === undefined || nonce === undefined || bodyHash === undefined || mac === undefined) return undefined
-    const expected = this.#mac('request', meantFor, time, nonce, method, path, bodyHash)
-    if (!equal(mac, expected) || Math.abs(nowMs - Number(time)) > MAX_AGE_MS) return undefined
+    const isSigned = this.#accepted.some((key) => equal(mac, macOf(key, 'request', meantFor, time, nonce, method, path, bodyHash)))
+    if (!isSigned || Math.abs(nowMs - Number(time)) > MAX_AGE_MS) return undefined
     return meantFor === to ? { bodyHash, mac, timeMs: Number(time) } : { meantFor, mac }
   }
 
@@ -53,18 +57,19 @@ export class PeerKey {
     return equal(bodyHash, hash('sha256', body, 'base64url'))
   }
 
-  signAnswer(requestMac: string, { status, body, counts }: PeerAnswer): string {
-    return this.#mac('answer', requestMac, String(status), ...counts, hash('sha256', body, 'base64url'))
+  signAnswer(requestMac: string, answer: PeerAnswer): string {
+    return answerMac(this.#key, requestMac, answer)
   }
 
   isAnswer(header: unknown, requestMac: string, answer: PeerAnswer): boolean {
-    return typeof header === 'string' && equal(header, this.signAnswer(requestMac, answer))
-  }
-
-  #mac(...parts: readonly string[]): string {
-    return createHmac('sha256', this.#key).update(parts.join('\n')).digest('base64url')
+    return typeof header === 'string' && this.#accepted.some((key) => equal(header, answerMac(key, requestMac, answer)))
   }
 }
+
+const answerMac = (key: Buffer, requestMac: string, { status, body, counts }: PeerAnswer): string =>
+  macOf(key, 'answer', requestMac, String(status), ...counts, hash('sha256', body, 'base64url'))
+
+const macOf = (key: Buffer, ...parts: readonly string[]): string => createHmac('sha256', key).update(parts.join('\n')).digest('base64url')
 
 /** Compares in a time that doesn't tell how much of them is the same. */
 function equal(a: string, b: string): boolean {

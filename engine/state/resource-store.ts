@@ -21,6 +21,7 @@ import {
 import type { Connection } from '../postgres/client-config.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
+import { keyInUse } from './vault-rotation.ts'
 import type { RowLock } from './store.ts'
 import { renameSinkInTokens } from './token-store.ts'
 
@@ -174,6 +175,8 @@ const SINK = {
 /** @property before the resource as it is stored; absent: it may be new */
 type Saving<T extends ResourceType> = Readonly<{ query: Query; account: Account; before?: StoredOf<T> | undefined }>
 type Values = Readonly<Record<string, unknown>>
+/** The print of the key by which secrets are encrypted; undefined: the vault's own. */
+type KeyInUse = Readonly<{ keyPrint: string | undefined }>
 
 /** How a value of another table is read, and how a statement that writes gives it back. */
 type Joined = Readonly<{ from?: string; read: string; returned: string }>
@@ -187,7 +190,7 @@ type StoredTable<T extends ResourceType> = Readonly<{
   /** columns that stay as they were first written */
   kept?: readonly string[]
   /** Gives the columns that hold something else than the field of their name. */
-  encode?: (input: InputOf<T>, saving: Saving<T>) => Values | Promise<Values>
+  encode?: (input: InputOf<T>, saving: Saving<T> & KeyInUse) => Values | Promise<Values>
   decode: (row: Row) => StoredOf<T>
   /** Writes what belongs to it. */
   saved?: (query: Query, stored: StoredOf<T>, before: StoredOf<T> | undefined) => Promise<void>
@@ -204,14 +207,14 @@ export class ResourceStore {
     database: {
       table: 'source_database',
       columns: DATABASE,
-      encode: ({ connection: { password, ...connection }, primary, hints = {} }) => {
+      encode: ({ connection: { password, ...connection }, primary, hints = {} }, { keyPrint }) => {
         const { password: primaryPassword, ...primaryConnection } = primary ?? {}
         return {
           connection,
           hints,
-          password: this.#vault.encrypt(password),
+          password: this.#vault.encrypt(password, keyPrint),
           primaryConnection: primary ? primaryConnection : null,
-          primaryPassword: primaryPassword === undefined ? null : this.#vault.encrypt(primaryPassword),
+          primaryPassword: primaryPassword === undefined ? null : this.#vault.encrypt(primaryPassword, keyPrint),
         }
       },
       decode: (row) => {
@@ -229,7 +232,7 @@ export class ResourceStore {
     http_endpoint: {
       table: 'http_endpoint',
       columns: ENDPOINT,
-      encode: ({ encryptedHeaders }) => ({ encryptedHeaders: this.#encrypted(encryptedHeaders) }),
+      encode: ({ encryptedHeaders }, { keyPrint }) => ({ encryptedHeaders: this.#encrypted(encryptedHeaders, keyPrint) }),
       decode: (row) => this.#endpoint(row),
     },
     function: { table: 'function', columns: FUNCTION, decode: (row) => rowOf(FUNCTION, row) },
@@ -298,7 +301,10 @@ export class ResourceStore {
   ): Promise<StoredOf<T>> {
     const { table, columns, joined = {}, kept = [], encode, decode, saved }: StoredTable<T> = this.#tables[type]
     const fields = Object.entries(input).filter(([field]) => field in columns && !(field in joined) && !(field in OWN))
-    const values = { ...Object.fromEntries(fields), ...(await encode?.(input, { query, account, before })) }
+    const values = {
+      ...Object.fromEntries(fields),
+      ...(await encode?.(input, { query, account, before, keyPrint: await keyInUse(query) })),
+    }
     const names = Object.keys(values)
     const renewed = names.filter((name) => !kept.includes(name)).map((name) => `${columnOf(name)} = excluded.${columnOf(name)}`)
     const { rows } = await query(
@@ -369,12 +375,15 @@ export class ResourceStore {
     return this.#loaded === resources
   }
 
-  #encrypted(secrets: object): Buffer {
-    return this.#vault.encrypt(JSON.stringify(secrets))
+  #encrypted(secrets: object, keyPrint: string | undefined): Buffer {
+    return this.#vault.encrypt(JSON.stringify(secrets), keyPrint)
   }
 
   /** A sink keeps its partitions where it doesn't say how many; the secrets of its destination are stored apart from the rest. */
-  async #sinkValues({ destination, ...input }: SinkInput, { query, account, before }: Saving<'sink'>): Promise<Values> {
+  async #sinkValues(
+    { destination, ...input }: SinkInput,
+    { query, account, before, keyPrint }: Saving<'sink'> & KeyInUse,
+  ): Promise<Values> {
     const { name, status, database, ...given } = input
     const { databaseId, partitions } = before ?? (await placeOf(query, account, { name, database }))
     const kept = partitions ?? this.defaults.partitions
@@ -387,7 +396,7 @@ export class ResourceStore {
       status,
       settings: { ...settingsOf(given), partitions: given.partitions ?? fitting },
       destination: Object.fromEntries(set.filter(([field]) => !hidden.has(field))),
-      secrets: secrets.length > 0 ? this.#encrypted(Object.fromEntries(secrets)) : null,
+      secrets: secrets.length > 0 ? this.#encrypted(Object.fromEntries(secrets), keyPrint) : null,
     }
   }
 

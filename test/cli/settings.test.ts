@@ -21,6 +21,7 @@ test('with nothing set, everything has its default and the state database is the
     config: undefined,
     state: undefined,
     vaultKey: undefined,
+    otherVaultKey: undefined,
     dataFolder: './data',
     kafka: undefined,
     metrics: { host: '127.0.0.1', port: 8376, user: undefined, password: undefined },
