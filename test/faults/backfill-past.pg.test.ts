@@ -40,9 +40,9 @@ class Copying implements AsyncDisposable {
     this.state = state
   }
 
-  static async start(source: Connection, resources: AsyncDisposableStack): Promise<Copying> {
+  static async start(source: Connection, resources: AsyncDisposableStack, over: object = {}): Promise<Copying> {
     const state = resources.use(await createState())
-    const options = { source, stateUrl: state.url, sinks: [{ name: 'items', tables: ['public.item'], partitions: 1 }] }
+    const options = { source, stateUrl: state.url, sinks: [{ name: 'items', tables: ['public.item'], partitions: 1, ...over }] }
     const service = resources.use(await Service.prepare(options))
     const copying = resources.use(new Copying(service, state))
     await service.startReady()
@@ -134,6 +134,35 @@ for (const binaries of machinePostgres().slice(-1))
     await using promoted = await connect(standby, source.name)
     await copying.holds(async (sql) => (await promoted.query<Row>(sql)).rows)
   })
+
+test('a row that gets a key of a place that was read comes, wherever the service is killed and whatever its sink takes', async () => {
+  await using resources = new AsyncDisposableStack()
+  const source = resources.use(await createDatabase(TABLE))
+  const copying = await Copying.start(source.connection, resources, { actions: ['insert', 'delete'] })
+  const { service, state } = copying
+  await copying.backfill()
+  const [backfill] = await state.query<{ id: string }>('select id from tailrace.backfill')
+  const enter = async (name: string) =>
+    assert.equal((await service.patch(`/api/sinks/items/backfills/${backfill?.id}`, { state: name })).status, 200)
+  const confirmed = async () => {
+    const [now] = await source.query<{ lsn: string }>('select pg_current_wal_lsn()::text as lsn')
+    const sql = 'select from pg_replication_slots where slot_name = $1 and confirmed_flush_lsn >= $2::pg_lsn'
+    await until('all is confirmed', async () => (await source.query(sql, [SLOT, now?.lsn])).length > 0, { service })
+  }
+  await source.query('update item set id = -id where id = $1', [ROWS]) // while pages are read
+  await confirmed()
+  await service.kill()
+  await source.query('update item set id = -id where id = $1', [ROWS - 1]) // while nothing runs
+  await service.startReady()
+  await enter('paused')
+  await source.query('update item set id = -id where id = $1', [ROWS - 2]) // while it is paused
+  await confirmed()
+  await service.kill()
+  await service.startReady()
+  await enter('active')
+  copying.receive()
+  await copying.holds((sql) => source.query<Row>(sql))
+})
 
 test('where a user accepts that changes are missing, a backfill begins anew', async () => {
   await using resources = new AsyncDisposableStack()
