@@ -10,8 +10,9 @@ const MAY: Readonly<Record<string, readonly string[]>> = {
   actors: ['engine', 'sinks', 'transforms'],
   api: ['engine', 'sinks', 'transforms', 'actors'],
   cli: ['engine', 'sinks', 'transforms', 'actors', 'api'],
-  bench: ['engine', 'sinks', 'transforms', 'actors', 'api', 'cli', 'test'],
-  test: ['engine', 'sinks', 'transforms', 'actors', 'api', 'cli', 'bench'],
+  clients: ['engine'],
+  bench: ['engine', 'sinks', 'transforms', 'actors', 'api', 'cli', 'clients', 'test'],
+  test: ['engine', 'sinks', 'transforms', 'actors', 'api', 'cli', 'clients', 'bench'],
 }
 
 /** Lints a project that has one file for each pair of folders. @returns pairs "from to" that were refused */

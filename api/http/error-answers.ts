@@ -11,9 +11,11 @@ import { redactText } from '../../engine/redaction.ts'
 export type ErrorBody = Readonly<{
   summary: string
   code: ErrorCode
+  /** what to do about it, as docs/errors.md has it */
+  remedy: string
   /** of a request that its token may not make: what the token lacks */
   required_scope?: unknown
-  /** unparsable bodies only, for clients of the original */
+  /** unparsable bodies and unknown routes only, for clients of the original */
   errors?: Readonly<{ detail: string }>
   /** refused resources only: field → reasons, nested as the resource is */
   validation_errors?: ValidationErrors
@@ -22,7 +24,12 @@ type ValidationErrors = { [field: string]: readonly string[] | ValidationErrors 
 type ErrorAnswer = Readonly<{ status: number; body: ErrorBody }>
 
 /** The body that answers a request for a route that doesn't exist. */
-export const ROUTE_NOT_FOUND_BODY = { errors: { detail: 'Not Found' } } as const
+export const ROUTE_NOT_FOUND_BODY: ErrorBody = {
+  summary: ERRORS.ROUTE_NOT_FOUND.meaning,
+  code: 'ROUTE_NOT_FOUND',
+  remedy: ERRORS.ROUTE_NOT_FOUND.remedy,
+  errors: { detail: 'Not Found' },
+}
 
 /** Codes of the HTTP framework and of Node's parser, by what they mean to a client. */
 const FOREIGN_CODES: Readonly<Record<string, ErrorCode>> = {
@@ -38,12 +45,12 @@ export function answerTo(error: unknown): ErrorAnswer {
   if (!(error instanceof EngineError)) return foreign(error)
   const { code } = error
   const { status, meaning, remedy } = ERRORS[code]
-  if (status >= 500) return { status, body: { summary: `${meaning} ${remedy}`, code } }
+  if (status >= 500) return { status, body: { summary: `${meaning} ${remedy}`, code, remedy } }
   const summary = redactText(error.message)
-  if (code === 'VALIDATION_FAILED') return { status, body: { summary, code, validation_errors: nested(error.context) } }
-  if (code === 'REQUEST_UNPARSABLE') return { status, body: { summary, code, errors: { detail: 'Bad Request' } } }
-  if (code === 'SCOPE_MISSING') return { status, body: { summary, code, ...error.context } }
-  return { status, body: { summary, code } }
+  if (code === 'VALIDATION_FAILED') return { status, body: { summary, code, remedy, validation_errors: nested(error.context) } }
+  if (code === 'REQUEST_UNPARSABLE') return { status, body: { summary, code, remedy, errors: { detail: 'Bad Request' } } }
+  if (code === 'SCOPE_MISSING') return { status, body: { summary, code, remedy, ...error.context } }
+  return { status, body: { summary, code, remedy } }
 }
 
 /** Makes an answer of an error that isn't ours: one that says 4xx is the client's, any other is internal. */
@@ -58,10 +65,11 @@ function foreign(error: unknown): ErrorAnswer {
 /** Makes the whole answer to a client that broke HTTP itself: it is written as it is, and the connection ends. */
 export function rawAnswerTo(error: unknown): string {
   const code = FOREIGN_CODES[String(isObject(error) ? error['code'] : '')] ?? 'REQUEST_INVALID'
-  const { status, meaning } = ERRORS[code]
+  const { status, meaning, remedy } = ERRORS[code]
   const body = JSON.stringify({
     summary: code === 'REQUEST_INVALID' ? 'The request is not valid HTTP.' : meaning,
     code,
+    remedy,
   } satisfies ErrorBody)
   const headers = ['content-type: application/json; charset=utf-8', `content-length: ${Buffer.byteLength(body)}`, 'connection: close']
   return [`HTTP/1.1 ${status} ${REASONS[status] ?? 'Bad Request'}`, ...headers, '', body].join('\r\n')

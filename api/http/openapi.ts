@@ -13,6 +13,7 @@ const ErrorOut = Type.Object({
       .filter(isErrorCode)
       .map((code) => Type.Literal(code)),
   ),
+  remedy: Type.String({ description: 'what to do about it' }),
   validation_errors: Type.Optional(
     Type.Object({}, { additionalProperties: true, description: '422: field to list of reasons, nested as the resource is' }),
   ),

@@ -84,10 +84,10 @@ test('a receive that comes while the service stops is told to try again', async 
 
 test('broken HTTP gets an answer in JSON and the connection ends', async () => {
   await using s = await serve()
-  assert.match(await raw(s, 'GARBAGE\r\n\r\n'), /^HTTP\/1\.1 400 [\s\S]*"code":"REQUEST_INVALID"\}$/)
+  assert.match(await raw(s, 'GARBAGE\r\n\r\n'), /^HTTP\/1\.1 400 [\s\S]*"code":"REQUEST_INVALID","remedy":"[^"]+"\}$/)
   assert.match(
     await raw(s, `GET / HTTP/1.1\r\nhost: x\r\nx: ${'x'.repeat(20_000)}\r\n\r\n`),
-    /^HTTP\/1\.1 431 [\s\S]*"code":"HEADERS_TOO_LARGE"\}$/,
+    /^HTTP\/1\.1 431 [\s\S]*"code":"HEADERS_TOO_LARGE","remedy":"[^"]+"\}$/,
   )
   assert.match(await raw(s, 'POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n'), /^HTTP\/1\.1 400 /)
   assert.equal((await s.call('/health')).status, 200)
@@ -97,7 +97,7 @@ test('a client that sends a byte now and then is cut with 408; one that waits fo
   await using s = await serve({ headersMs: 100, requestMs: 150, checkEveryMs: 20 })
   const waiting = s.call(RECEIVE, { body: { wait_for: '60s' } })
   await waitingCount(s.goods, 1)
-  assert.match(await raw(s, 'GET /health HTTP/1.1\r\nhost'), /^HTTP\/1\.1 408 [\s\S]*"code":"REQUEST_TOO_SLOW"\}$/)
+  assert.match(await raw(s, 'GET /health HTTP/1.1\r\nhost'), /^HTTP\/1\.1 408 [\s\S]*"code":"REQUEST_TOO_SLOW","remedy":"[^"]+"\}$/)
   const body = await raw(s, `POST ${ACK} HTTP/1.1\r\nhost: x\r\nauthorization: ${authorization}\r\ncontent-length: 100\r\n\r\n{"ack_ids":`)
   assert.match(body, /^HTTP\/1\.1 408 /)
   s.goods.push(message('late')) // after both were cut, so after longer than either limit

@@ -1,7 +1,7 @@
 /** The published package: Node strips no types below node_modules, so what npm packs has to run without. */
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { cp, mkdtemp, readdir, readFile, rm, symlink } from 'node:fs/promises'
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { test } from 'node:test'
@@ -13,6 +13,15 @@ const packagesOf = (module: string): string[] =>
   [...module.matchAll(/(?:^(?:import|export) [^;]*?from |^import |\bimport\()["']((?:@[\w-]+\/)?[\w-]+)(?:\/[\w./-]+)?["']/gm)].map(
     ([, name]) => name as string,
   )
+/** A program of a user that has no types of Node. */
+const PROGRAM = `import { consume, TailraceError, type Message } from 'tailrace/client'
+import type { Transform } from 'tailrace'
+type Goods = { id: number; title: string | null }
+type DeletedGoods = { id: number; title: null }
+export const same: Transform = (_, record) => record
+const titleOf = (message: Message<Goods, DeletedGoods>): string | null => (message.action === 'delete' ? null : message.record.title)
+consume<Goods, DeletedGoods>({ sink: 'goods', token: '' }, titleOf).catch((error) => console.log(error instanceof TailraceError && error.code))
+`
 const LEFT_OUT = new Set(['node_modules', 'data', 'dist', '.git', 'results'])
 
 test('what npm packs runs from node_modules, and has the files that the code reads', async () => {
@@ -51,6 +60,17 @@ test('what npm packs runs from node_modules, and has the files that the code rea
     )
     const known = [...Object.keys(dependencies)]
     assert.deepEqual([...new Set(imported.flat())].filter((name) => !known.includes(name)), [], 'users have what it imports') // prettier-ignore
+
+    const user = join(folder, 'program')
+    await mkdir(user)
+    await symlink(modules, join(user, 'node_modules'))
+    await writeFile(join(user, 'program.mts'), PROGRAM)
+    const strict = ['--strict', '--module', 'nodenext', '--target', 'es2023', '--lib', 'es2023,dom', '--types', '']
+    execFileSync(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), ...strict, 'program.mts'], {
+      cwd: user,
+      stdio: 'inherit',
+    })
+    assert.equal(execFileSync(process.execPath, ['program.mjs'], { cwd: user, encoding: 'utf8' }), 'ARGUMENT_INVALID\n')
   } finally {
     await rm(folder, { recursive: true, force: true })
   }

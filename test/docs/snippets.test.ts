@@ -32,7 +32,7 @@ before(async () => {
   started.defer(() => rm(folder, { recursive: true, force: true }))
   clone = join(folder, 'clone')
   await mkdir(clone)
-  for (const name of ['package.json', 'cli', 'node_modules']) await symlink(join(root, name), join(clone, name))
+  for (const name of ['package.json', 'cli', 'clients', 'engine', 'node_modules']) await symlink(join(root, name), join(clone, name))
   const port = await freePort()
   address = `127.0.0.1:${port}`
   receiver = await freePort()

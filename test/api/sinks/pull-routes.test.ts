@@ -91,7 +91,7 @@ test('without a known Bearer token every call is 401, before its body is looked 
       ...(authorization && { headers: { authorization } }),
     })
     assert.equal(status, 401, authorization)
-    assert.deepEqual([Object.keys(body as object), (body as { code: string }).code], [['summary', 'code'], 'TOKEN_INVALID'])
+    assert.deepEqual([Object.keys(body as object), (body as { code: string }).code], [['summary', 'code', 'remedy'], 'TOKEN_INVALID'])
     assert.equal(headers.get('www-authenticate'), 'Bearer')
   }
   const accepted = await s.call(RECEIVE, { token: null, headers: { authorization: `bearer   ${TOKEN}` } })
@@ -179,7 +179,12 @@ test('a body is JSON whatever its content type; what is no JSON is 400 with both
   for (const raw of ['{', '{"ack_ids":["a"', 'ack_ids=a', '\u0000', "{'ack_ids':[]}"]) {
     const { status, body } = await s.call(ACK, { raw })
     assert.equal(status, 400, raw)
-    assert.deepEqual(body, { summary: 'The body is not valid JSON.', code: 'REQUEST_UNPARSABLE', errors: { detail: 'Bad Request' } })
+    assert.deepEqual(body, {
+      summary: 'The body is not valid JSON.',
+      code: 'REQUEST_UNPARSABLE',
+      remedy: 'Send a JSON object in UTF-8.',
+      errors: { detail: 'Bad Request' },
+    })
   }
   for (const raw of ['[]', '"text"', '7', 'null', 'true']) assert.equal((await s.call(ACK, { raw })).status, 400, raw)
 })
@@ -230,7 +235,12 @@ test('GET on ack and nack, and any path that is not there, is 404 with errors.de
     ['/api/nothing', 'POST'],
   ] as const) {
     const { status, body } = await s.call(path, { method, ...(method === 'POST' && { raw: '{broken' }) })
-    assert.deepEqual([status, body], [404, { errors: { detail: 'Not Found' } }], `${method} ${path}`)
+    assert.partialDeepStrictEqual(
+      { status, body },
+      { status: 404, body: { code: 'ROUTE_NOT_FOUND', errors: { detail: 'Not Found' } } },
+      `${method} ${path}`,
+    )
+    assert.match((body as { summary: string }).summary, /no such path/)
   }
 })
 
@@ -379,7 +389,7 @@ test('too many waiting is 429, an ack that is not durable 503, an unknown failur
   const broken = await s.call(ACK, { body: { ack_ids: ['a'] } })
   assert.deepEqual(
     [broken.status, (broken.body as { code: string }).code, Object.keys(broken.body as object)],
-    [500, 'INTERNAL', ['summary', 'code']],
+    [500, 'INTERNAL', ['summary', 'code', 'remedy']],
   )
   assert.doesNotMatch(broken.text, /password|TypeError|\.ts/)
   assert.deepEqual(

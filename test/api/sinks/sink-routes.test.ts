@@ -177,10 +177,12 @@ test('what the engine refuses is answered from the table', async () => {
     throw new EngineError('VALIDATION_FAILED', 'The name is taken.', { name: 'has already been taken' })
   }
   const taken = await s.call('/api/sinks/goods', { method: 'PATCH', body: { name: 'other' } })
+  const { remedy, ...refused } = taken.body as { remedy: string }
   assert.deepEqual(
-    [taken.status, taken.body],
+    [taken.status, refused],
     [422, { summary: 'The name is taken.', code: 'VALIDATION_FAILED', validation_errors: { name: ['has already been taken'] } }],
   )
+  assert.match(remedy, /Correct these fields/)
 })
 
 const HOOK = { type: 'webhook', http_endpoint: 'hooks' }
