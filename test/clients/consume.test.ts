@@ -1,44 +1,15 @@
 /** What the client does about answers: those of the real API, and those that only a broken line or a proxy gives. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { consume, TailraceError, type Message, type Retry } from '../../clients/typescript/consume.ts'
+import { consume, TailraceError, type Message } from '../../clients/typescript/consume.ts'
 import { message, TOKEN } from '../api/scripted-engine.ts'
 import { serve, waitingCount } from '../api/api-fixture.ts'
-import { HttpReceiver, type Reply } from '../services/http-receiver.ts'
 import { pass, until } from '../waiting.ts'
+import { json, scripted, wire } from './scripted-service.ts'
 
 /** Types as `tailrace types` writes them. */
 type Goods = { id: number; title: string | null; stock: number | bigint }
 type DeletedGoods = { id: number; title: null; stock: null }
-
-const EMPTY = '{"data":[]}'
-const json = (body: unknown): Reply => ({ headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) })
-const wire = (id: string, record: object = {}) => ({ ack_id: id, record, changes: null, action: 'insert', metadata: {} })
-
-/** A service that hands out answers in their order, and then none; it keeps what was acked and nacked. */
-async function scripted(
-  answers: readonly Reply[],
-  { ackWaitMs = 30_000, settle = () => json({ success: true }) }: { ackWaitMs?: number; settle?: () => Reply } = {},
-) {
-  const left = [...answers]
-  const acked: string[] = []
-  const nacked: string[] = []
-  const calls: string[] = []
-  const receiver = await HttpReceiver.start(({ path, body }) => {
-    const call = path.split('/').at(-1) ?? ''
-    calls.push(call)
-    if (call === 'rows') return json({ ack_wait_ms: ackWaitMs })
-    if (call === 'receive') return left.shift() ?? { body: EMPTY, delayMs: 50 }
-    const reply = settle()
-    const isTaken = typeof reply === 'object' && (reply.status ?? 200) === 200
-    if (isTaken) (call === 'ack' ? acked : nacked).push(...(JSON.parse(String(body)) as { ack_ids: string[] }).ack_ids)
-    return reply
-  })
-  const stop = new AbortController()
-  const retries: Retry[] = []
-  const options = { url: receiver.url, sink: 'rows', token: 'x', signal: stop.signal, onRetry: (retry: Retry) => void retries.push(retry) }
-  return { receiver, options, stop, retries, acked, nacked, calls, [Symbol.asyncDispose]: () => receiver[Symbol.asyncDispose]() }
-}
 
 test('a loop over messages acks them, gets typed rows, and what it has not begun goes back when it is left', async () => {
   await using s = await serve()

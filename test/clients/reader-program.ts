@@ -4,10 +4,12 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { TOKEN, type Service } from '../faults/service.ts'
+import { PYTHON_PATH } from './python.ts'
 
 /** How the program of each client is started. */
 export const PROGRAMS = {
   TypeScript: [process.execPath, join(import.meta.dirname, 'reader.ts')],
+  Python: ['python3', join(import.meta.dirname, 'reader.py')],
 } as const
 
 /** What a row's message says: its key, and which version of the row it has. */
@@ -27,7 +29,16 @@ export class ReaderProgram implements AsyncDisposable {
   ) {
     const [command, ...args] = program
     this.#child = spawn(command, args, {
-      env: { ...process.env, URL: service.origin, TOKEN, SINK: sink, CONCURRENCY: String(concurrency), WORK_MS: String(workMs) },
+      env: {
+        ...process.env,
+        PYTHONDONTWRITEBYTECODE: '1',
+        PYTHONPATH: PYTHON_PATH,
+        URL: service.origin,
+        TOKEN,
+        SINK: sink,
+        CONCURRENCY: String(concurrency),
+        WORK_MS: String(workMs),
+      },
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     this.#ended = once(this.#child, 'close')
