@@ -92,6 +92,11 @@ function documentOf(message: Message): string {
   return `{${bodyOf(message)}},"seq":${lsn + BigInt(idx)},"oid":${view.relation(place)}}`
 }
 
+/** Holds what was found of a table. @property unique the columns of the index by which a change is known @property hasAnnotations older tables don't */
+type FoundTable = Readonly<{ unique: readonly string[]; hasAnnotations: boolean }>
+/** A connection, and the SQL that inserts into the table as it was found. */
+type Connected = Readonly<{ client: Client; insert: string }>
+
 class RetentionWire implements PushWire {
   readonly maxMessages: number
   readonly maxBytes = MAX_BYTES
@@ -106,6 +111,8 @@ class RetentionWire implements PushWire {
   readonly #cleaning: NodeJS.Timeout | undefined
   readonly #source: readonly [schema: string, table: string]
   #client: Client | undefined
+  /** the same, when the table has been looked at */
+  #open: Connected | undefined
   /** the error for which there is no connection: nothing was sent */
   #unconnected: unknown
   /** statements come one after the other */
@@ -139,8 +146,8 @@ class RetentionWire implements PushWire {
       await this.#inTurn(async () => {
         signal.throwIfAborted()
         signal.addEventListener('abort', onAbort, { once: true })
-        const client = await this.#connected()
-        await client.query(this.#insert(), [`[${kept.map(documentOf).join(',')}]`, this.#databaseId])
+        const { client, insert } = await this.#connected()
+        await client.query(insert, [`[${kept.map(documentOf).join(',')}]`, this.#databaseId])
       })
       return { kind: 'delivered', status: 200 }
     } catch (error) {
@@ -155,8 +162,8 @@ class RetentionWire implements PushWire {
     signal.addEventListener('abort', onAbort, { once: true })
     try {
       await this.#inTurn(async () => {
-        const client = await this.#connected()
-        await client.query(this.#insert(), ['[]', this.#databaseId])
+        const { client, insert } = await this.#connected()
+        await client.query(insert, ['[]', this.#databaseId])
       })
       return undefined
     } catch (error) {
@@ -188,20 +195,24 @@ class RetentionWire implements PushWire {
     return passes(fieldsOf(fieldsOf(parseExact(`{${bodyOf(message)}}}`))['record']), filters)
   }
 
-  #insert(): string {
+  /** Gives SQL that takes messages as a list in JSON. */
+  #insert({ unique, hasAnnotations }: FoundTable): string {
+    const [column, value] = hasAnnotations
+      ? [', transaction_annotations', `, nullif((m #> '{metadata,transaction_annotations}')::jsonb, 'null')`]
+      : ['', '']
     return `insert into ${this.#table} (seq, source_database_id, source_table_oid, source_table_schema, source_table_name, record_pk,
-        record, changes, action, committed_at, inserted_at, transaction_annotations)
+        record, changes, action, committed_at, inserted_at${column})
       select (m ->> 'seq')::bigint, $2::uuid, (m ->> 'oid')::bigint, m #>> '{metadata,table_schema}', m #>> '{metadata,table_name}',
         array_to_string(array(select json_array_elements_text(m #> '{metadata,record_pks}')), ','),
         (m -> 'record')::jsonb, nullif((m -> 'changes')::jsonb, 'null'), m ->> 'action',
-        (m #>> '{metadata,commit_timestamp}')::timestamptz, now(), nullif((m #> '{metadata,transaction_annotations}')::jsonb, 'null')
+        (m #>> '{metadata,commit_timestamp}')::timestamptz, now()${value}
       from json_array_elements($1::json) with ordinality as e (m, n) order by n
-      on conflict do nothing`
+      on conflict (${unique.map((name) => escapeIdentifier(name)).join(', ')}) do nothing`
   }
 
   /** Gives a connection on which the table was found to be as it must be. */
-  async #connected(): Promise<Client> {
-    if (this.#client) return this.#client
+  async #connected(): Promise<Connected> {
+    if (this.#open) return this.#open
     const client = new Client({ ...accountClient(this.#connection, 'tailrace change retention'), query_timeout: LIMIT_MS })
     client.on('error', () => this.#forget(client))
     client.on('end', () => this.#forget(client))
@@ -211,8 +222,8 @@ class RetentionWire implements PushWire {
         this.#unconnected = error
         throw error
       })
-      await this.#refuseTable(client)
-      return client
+      this.#open = { client, insert: this.#insert(await this.#find(client)) }
+      return this.#open
     } catch (error) {
       this.#drop()
       throw error
@@ -220,26 +231,27 @@ class RetentionWire implements PushWire {
   }
 
   /** @throws EngineError VALIDATION_FAILED: the table is missing, or doesn't tell one change from another */
-  async #refuseTable(client: Client): Promise<void> {
+  async #find(client: Client): Promise<FoundTable> {
     const { destination_table_schema: schema, destination_table_name: table, destination_database: database } = this.#settings
     const answer = await client.query<Record<string, unknown>>(
-      `select c.oid is not null as "isThere", exists (
-         select from pg_index i, lateral (select array_agg(a.attname::text) as names from pg_attribute a
+      `select c.oid is not null as "isThere", coalesce((
+         select names from pg_index i, lateral (select array_agg(a.attname::text) as names from pg_attribute a
            where a.attrelid = i.indrelid and a.attnum = any (i.indkey)) k
          where i.indrelid = c.oid and i.indisunique and i.indpred is null and 0 <> all (i.indkey) and names @> array['seq', 'committed_at', 'record_pk']
            and names <@ array['seq', 'committed_at', 'record_pk', 'source_database_id', 'source_table_oid', 'source_table_schema', 'source_table_name']
-       ) as "isUnique"
+         limit 1), '{}') as "unique",
+         exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'transaction_annotations' and not a.attisdropped) as "hasAnnotations"
        from (values (to_regclass($1))) as c (oid)`,
       [this.#table],
     )
-    const [{ isThere, isUnique } = { isThere: false, isUnique: false }] = rowsOf({ isThere: 'boolean', isUnique: 'boolean' }, answer)
+    const [found] = rowsOf({ isThere: 'boolean', unique: 'texts', hasAnnotations: 'boolean' }, answer)
     const named = `the table ${schema}.${table} of the database "${database}"`
-    if (!isThere) throw new EngineError('VALIDATION_FAILED', `${named} does not exist. Remedy: ${retentionTableSql(schema, table)}`)
-    if (!isUnique)
-      throw new EngineError(
-        'VALIDATION_FAILED',
-        `${named} has no unique index by which a change that is sent again is known. Remedy: ${uniqueSql(this.#table)}`,
-      )
+    if (!found?.isThere) throw new EngineError('VALIDATION_FAILED', `${named} does not exist. Remedy: ${retentionTableSql(schema, table)}`)
+    if (found.unique.length > 0) return found
+    throw new EngineError(
+      'VALIDATION_FAILED',
+      `${named} has no unique index by which a change that is sent again is known. Remedy: ${uniqueSql(this.#table)}`,
+    )
   }
 
   /** Deletes the rows of this table's changes that are too old. */
@@ -247,7 +259,7 @@ class RetentionWire implements PushWire {
     for (let deleted = DELETED_AT_ONCE; deleted === DELETED_AT_ONCE && !this.#isClosed;)
       deleted = await this.#inTurn(async () => {
         if (this.#isClosed) return 0
-        const client = await this.#connected()
+        const { client } = await this.#connected()
         const { rowCount } = await client.query(
           `delete from ${this.#table} where id = any (array(
              select id from ${this.#table} where source_database_id = $1::uuid and committed_at < now() - $2 * interval '1 millisecond'
@@ -261,12 +273,15 @@ class RetentionWire implements PushWire {
   }
 
   #forget(client: Client): void {
-    if (this.#client === client) this.#client = undefined
+    if (this.#client !== client) return
+    this.#client = undefined
+    this.#open = undefined
   }
 
   #drop(): void {
     const client = this.#client
     this.#client = undefined
+    this.#open = undefined
     if (client) cut(client)
   }
 

@@ -24,8 +24,11 @@ const TYPES: Readonly<Record<string, Readonly<{ secrets: readonly string[]; batc
 }
 
 const secretText = Type.String({ ...SECRET })
-/** Google's keys come as a JSON object, or as its text. */
-const secretTexts = Type.Union([secretText, Type.Record(Type.String(), Type.String())])
+/** Google's keys come as a JSON object, or as its text; what an export of Sequin shows in their place is none. */
+const secretTexts = Type.Union([
+  Type.String({ ...SECRET, pattern: '^(?!\\(credentials present\\))' }),
+  Type.Record(Type.String(), Type.String()),
+])
 
 /** The types that are stored, and not sent to. */
 export const UNSUPPORTED_TYPES: readonly PushType[] = Object.entries(TYPES).map(([type, { secrets, batchSize }]) => ({

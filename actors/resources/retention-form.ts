@@ -4,6 +4,7 @@
  */
 import { Type, type Static } from 'typebox'
 import { durationMs } from '../../engine/duration.ts'
+import { fieldsOf } from '../../engine/json.ts'
 import { qualified } from '../../engine/postgres/table-name.ts'
 import { Name } from '../../engine/resource-name.ts'
 import type { Reason } from '../../engine/schema-reasons.ts'
@@ -50,21 +51,43 @@ export const RetentionOut = Type.Object({
 const check = checker(RetentionIn)
 type RetentionIn = Static<typeof RetentionIn>
 
+/** How exports of Sequin spell operators. */
+const OPERATORS: Readonly<Record<string, string>> = {
+  '==': '=',
+  is_null: 'is null',
+  not_null: 'is not null',
+  is_not_null: 'is not null',
+  not_in: 'not in',
+}
+
+/** Brings other spellings of operators to ours. */
+function respelt(form: Form): Form {
+  const { filters: given } = form
+  if (!Array.isArray(given)) return form
+  const inOurs = given.map((filter: unknown) => {
+    const { operator } = fieldsOf(filter)
+    const ours = typeof operator === 'string' && Object.hasOwn(OPERATORS, operator) ? OPERATORS[operator] : undefined
+    return ours === undefined ? filter : { ...fieldsOf(filter), operator: ours }
+  })
+  return { ...form, filters: inOurs }
+}
+
 /** Reads a whole change retention. @throws EngineError VALIDATION_FAILED */
-export function newRetention(form: Form): SinkInput {
+export function newRetention(given: Form): SinkInput {
+  const form = respelt(given)
   check(form)
   const {
     name,
     source_database: database,
     source_table_schema: schema,
     source_table_name: table,
-    filters: given = [],
+    filters: columnFilters = [],
     actions: taken = [...ACTIONS],
     status: wanted = 'active',
     retention: kept = null,
     ...to
   } = form as RetentionIn & Partial<Pick<RetentionDestination, 'filters' | 'retention'> & Pick<Sink, 'actions' | 'status'>> // as checked
-  const reasons: Reason[] = given.flatMap((filter, i) => {
+  const reasons: Reason[] = columnFilters.flatMap((filter, i) => {
     const wrong = wrongFilter(filter)
     return wrong === undefined ? [] : [[`filters.${i}`, wrong]]
   })
@@ -84,7 +107,7 @@ export function newRetention(form: Form): SinkInput {
       destination_database: to.destination_database,
       destination_table_schema: to.destination_table_schema,
       destination_table_name: to.destination_table_name,
-      filters: given,
+      filters: columnFilters,
       ...(kept !== null && { retention: kept }),
     },
   }
