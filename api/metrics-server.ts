@@ -2,10 +2,11 @@
  *  user or a password is set. */
 import { hash, timingSafeEqual } from 'node:crypto'
 import { once } from 'node:events'
-import type { IncomingMessage } from 'node:http'
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Logger } from '../engine/logger.ts'
 import type { Metrics } from '../engine/metrics.ts'
-import { createServer, urlOf } from '../engine/net/http.ts'
+import { createServer, createTlsServer, urlOf } from '../engine/net/http.ts'
+import type { Certificate } from './http/certificate.ts'
 import { portUnavailable } from './http/error-answers.ts'
 import { Strangers } from './http/strangers.ts'
 
@@ -17,6 +18,8 @@ type MetricsServerOptions = Readonly<{
   password: string | undefined
   metrics: Metrics
   logger: Logger
+  /** absent: it speaks HTTP without TLS */
+  certificate?: Certificate | undefined
 }>
 
 interface MetricsServer extends AsyncDisposable {
@@ -38,11 +41,19 @@ export async function startMetricsServer(options: MetricsServerOptions): Promise
 }
 
 /** Serves the metrics; port 0 is any free one. @throws EngineError PORT_UNAVAILABLE */
-export async function listenForMetrics({ host, port, user, password, metrics, logger }: MetricsServerOptions): Promise<MetricsServer> {
+export async function listenForMetrics({
+  host,
+  port,
+  user,
+  password,
+  metrics,
+  logger,
+  certificate,
+}: MetricsServerOptions): Promise<MetricsServer> {
   const expected = user === undefined && password === undefined ? undefined : digest(`${user ?? ''}:${password ?? ''}`)
   const contentType = await metrics.open()
   const strangers = new Strangers({ connections: MAX_CONNECTIONS, requests: MAX_REQUESTS })
-  const server = createServer({ requestTimeout: 10_000, headersTimeout: 5_000, keepAliveTimeout: 75_000 }, (request, response) => {
+  const handle = (request: IncomingMessage, response: ServerResponse): void => {
     if (!strangers.admit(request.socket, response)) return
     const answer = (status: number, body: string, headers: Record<string, string> = {}) => {
       response.writeHead(status, { 'content-type': 'text/plain; charset=utf-8', 'content-length': Buffer.byteLength(body), ...headers })
@@ -58,7 +69,8 @@ export async function listenForMetrics({ host, port, user, password, metrics, lo
         answer(500, 'Internal Server Error\n')
       },
     )
-  })
+  }
+  const server = newServer(certificate, handle)
   server.maxConnections = MAX_CONNECTIONS
   server.listen(port, host)
   try {
@@ -73,6 +85,15 @@ export async function listenForMetrics({ host, port, user, password, metrics, lo
     await once(server, 'close')
   }
   return { url: `${urlOf(server)}/metrics`, stop, [Symbol.asyncDispose]: stop }
+}
+
+const TIMES = { requestTimeout: 10_000, headersTimeout: 5_000, keepAliveTimeout: 75_000 } as const
+
+function newServer(certificate: Certificate | undefined, handle: (request: IncomingMessage, response: ServerResponse) => void): Server {
+  if (!certificate) return createServer(TIMES, handle)
+  const server = createTlsServer({ ...TIMES, ...certificate.options, handshakeTimeout: TIMES.headersTimeout }, handle)
+  certificate.renew(server)
+  return server
 }
 
 const digest = (text: string): Buffer => hash('sha256', text, 'buffer')

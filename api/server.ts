@@ -9,10 +9,11 @@
  */
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import type { Socket } from 'node:net'
+import { Server as TlsServer } from 'node:tls'
 import { Type } from 'typebox'
-import { EngineError } from '../engine/errors.ts'
 import { actAs } from '../engine/state/audit.ts'
 import { fieldsOf, parseExact } from '../engine/json.ts'
+import { codeOf, EngineError } from '../engine/errors.ts'
 import { urlOf } from '../engine/net/http.ts'
 import { clientNetwork } from '../engine/net/ip-address.ts'
 import type { Logger } from '../engine/logger.ts'
@@ -21,6 +22,7 @@ import type { Account } from '../engine/state/resources.ts'
 import { fieldChanges, plainly } from '../actors/resources/audited-changes.ts'
 import { auditOperations, type AuditPort } from './audit-routes.ts'
 import { actorOf, callerOf, hasToken, requireScope, tokenInvalid } from './http/auth.ts'
+import type { Certificate } from './http/certificate.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 import type { TokenLookup } from '../engine/state/token-memory.ts'
@@ -79,6 +81,8 @@ export type ApiOptions = Readonly<{
   makeTestUrl?: () => Promise<string>
   cluster?: ServedCluster
   limits?: Partial<Limits>
+  /** absent: it speaks HTTP without TLS */
+  certificate?: Certificate
 }>
 
 /** Bounds how long a client may take to send; how long it may wait for an answer is its own choice (wait_for). */
@@ -202,7 +206,7 @@ function operationsOf(
 }
 
 function newServer(
-  { logger, metrics, tokens }: ApiOptions,
+  { logger, metrics, tokens, certificate }: ApiOptions,
   { headersMs, requestMs, checkEveryMs, connections }: Limits,
   strangers: Strangers,
 ): FastifyInstance {
@@ -215,11 +219,16 @@ function newServer(
     requestTimeout: requestMs,
     keepAliveTimeout: KEEP_ALIVE_MS,
     connectionTimeout: SILENCE_MS,
-    http: { headersTimeout: headersMs, connectionsCheckingInterval: checkEveryMs },
+    [certificate ? 'https' : 'http']: {
+      headersTimeout: headersMs,
+      connectionsCheckingInterval: checkEveryMs,
+      ...(certificate && { ...certificate.options, handshakeTimeout: headersMs }),
+    },
     routerOptions: { maxParamLength: MAX_NAME_LENGTH, ignoreTrailingSlash: true },
     clientErrorHandler: onClientError,
     frameworkErrors: (error, request, reply) => isAdmitted(request, reply) && onError(error, request, reply), // a path that can't be decoded
   })
+  if (app.server instanceof TlsServer) certificate?.renew(app.server)
   app.server.maxConnections = connections
   app.server.on('connection', (socket) => strangers.take(socket))
   app.decorateRequest('caller', null)
@@ -342,7 +351,9 @@ function addOptions(app: FastifyInstance, operations: readonly Operation[]): voi
 }
 
 function onClientError(error: Error, socket: Socket): void {
-  if (!socket.writable || ('code' in error && error.code === 'ECONNRESET')) return void socket.destroy()
+  const code = codeOf(error) ?? ''
+  // who has not ended the handshake of TLS can read no answer
+  if (!socket.writable || code === 'ECONNRESET' || /^ERR_(?:SSL|TLS)_/.test(code)) return void socket.destroy()
   socket.end(rawAnswerTo(error))
 }
 

@@ -14,13 +14,13 @@ export function nodeAddress(
   interfaces: Readonly<Record<string, readonly NetworkInterfaceInfo[] | undefined>> = networkInterfaces(),
 ): string {
   if (given !== undefined) return given.replace(/\/$/, '')
-  const { hostname, port } = new URL(url)
+  const { protocol, hostname, port } = new URL(url)
   const host = hostname.replace(/^\[|\]$/g, '')
   if (!ANY.has(host)) return url
   const outward = Object.values(interfaces)
     .flatMap((addresses) => addresses ?? [])
     .filter(({ internal, scopeid }) => !internal && !scopeid) // a link-local address needs the interface's name beside it
   const first = outward.find(({ family }) => family === 'IPv4') ?? outward[0]
-  if (!first) return `http://127.0.0.1:${port}`
-  return `http://${first.family === 'IPv6' ? `[${first.address}]` : first.address}:${port}`
+  if (!first) return `${protocol}//127.0.0.1:${port}`
+  return `${protocol}//${first.family === 'IPv6' ? `[${first.address}]` : first.address}:${port}`
 }

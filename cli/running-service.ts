@@ -1,5 +1,5 @@
 /** A command's way to a running Tailrace: its API, by the token of an account. */
-import { EngineError } from '../engine/errors.ts'
+import { codeOf, EngineError } from '../engine/errors.ts'
 import { fieldsOf, parseExact } from '../engine/json.ts'
 import { CommandFailed } from './command.ts'
 import { contextNamed, loadContexts } from './contexts.ts'
@@ -25,14 +25,17 @@ const NO_TOKEN =
  * @throws CommandFailed: no token is known, or no such context
  */
 export async function serviceOf({ token, url, context }: Access): Promise<Service> {
-  const { dataFolder, server, token: ownToken, url: ownUrl } = readSettings()
+  const { dataFolder, server, edge, token: ownToken, url: ownUrl } = readSettings()
   const isSaid = [token, url, ownToken, ownUrl].some((one) => one !== undefined)
   const contexts = context === undefined && isSaid ? undefined : loadContexts()
   const name = context ?? contexts?.selected
   const chosen = name === undefined ? undefined : contextNamed(name, contexts)
   const known = token ?? chosen?.token ?? ownToken ?? (await loadDemoAccess(dataFolder).catch(() => undefined))?.token
   if (known === undefined) throw new CommandFailed(NO_TOKEN, 2)
-  return { url: (url ?? chosen?.url ?? ownUrl ?? `http://127.0.0.1:${server.port}`).replace(/\/+$/, ''), token: known }
+  return {
+    url: (url ?? chosen?.url ?? ownUrl ?? `${edge.tls ? 'https' : 'http'}://127.0.0.1:${server.port}`).replace(/\/+$/, ''),
+    token: known,
+  }
 }
 
 /** Finds the service, and a way to ask it. @throws CommandFailed: no token is known */
@@ -63,6 +66,8 @@ async function answerOf(
     const body = parseExact(await answer.text()) // rows may have more digits than a JavaScript number keeps
     return { isRefused: !answer.ok, body: fieldsOf(body) }
   } catch (cause) {
-    throw new EngineError('SERVICE_UNREACHABLE', `no Tailrace answers at ${url}`, { url }, { cause })
+    const code = codeOf(cause instanceof Error ? cause.cause : undefined) // fetch says in its cause why it failed
+    const why = code === undefined ? '' : ` (${code})`
+    throw new EngineError('SERVICE_UNREACHABLE', `no Tailrace answers at ${url}${why}`, { url }, { cause })
   }
 }

@@ -14,6 +14,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
 import { Egress, type EgressOptions } from '../engine/net/egress.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
+import { edgeSettings, type EdgeSettings } from './edge-settings.ts'
 import { kafkaSettings, SASL_MECHANISMS, type KafkaSettings } from './kafka-settings.ts'
 
 type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
@@ -21,6 +22,7 @@ type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }
 /** The settings of a process, checked. */
 export type Settings = Readonly<{
   server: Readonly<{ host: string; port: number }>
+  edge: EdgeSettings
   log: Readonly<{ level: LogLevel; format: LogFormat }>
   /** what to stream, from a file or given whole; absent: what the state database holds */
   config: Readonly<{ path: string }> | Readonly<{ yaml: string }> | undefined
@@ -79,6 +81,11 @@ const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Ty
 export const VARIABLES = {
   SERVER_PORT: variable(port(true), 'port of the API (7376); 0 takes any free one'),
   SERVER_HOST: variable(text, 'address to listen on (127.0.0.1)'),
+  TAILRACE_TLS_CERT_FILE: variable(
+    text,
+    'PEM file of the certificate with which the API speaks TLS, and of those between it and its authority (none: HTTP); read again when it changes',
+  ),
+  TAILRACE_TLS_KEY_FILE: variable(text, 'PEM file of its key, without a passphrase'),
   LOG_LEVEL: variable(oneOf(LEVELS), 'least level that is logged (info)'),
   TAILRACE_LOG_FORMAT: variable(oneOf(FORMATS), 'console for people, json for machines (console); datadog_json means json'),
   SEQUIN_LOG_FORMAT: variable(oneOf(FORMATS), 'as TAILRACE_LOG_FORMAT'),
@@ -99,13 +106,18 @@ export const VARIABLES = {
     true,
   ),
   TAILRACE_NODE_ADDRESS: variable(
-    Type.String({ pattern: '^http://[^/?#\\s@]+/?$' }),
-    'where the other processes of a cluster reach this one, http://host:port (the address it listens on; for 0.0.0.0 the first of the machine)',
+    Type.String({ pattern: '^https?://[^/?#\\s@]+/?$' }),
+    'where the other processes of a cluster reach this one, http://host:port, with TLS https://host:port (the address it listens on; for 0.0.0.0 the first of the machine)',
+  ),
+  TAILRACE_PEER_CA_FILE: variable(
+    text,
+    'PEM file of the authority whose certificates the other processes of a cluster must have where their address says https (any that Node trusts)',
   ),
   TAILRACE_DATA: variable(text, 'data folder (./data)'),
   TAILRACE_METRICS_PORT: variable(port(true), 'port of /metrics (8376), 0 = none'),
   SEQUIN_METRICS_PORT: variable(port(true), 'as TAILRACE_METRICS_PORT'),
   TAILRACE_METRICS_HOST: variable(text, 'address that /metrics listens on (127.0.0.1, whatever SERVER_HOST says)'),
+  TAILRACE_METRICS_TLS: variable(oneOf(['true', 'false'] as const), 'true: /metrics speaks TLS, with the certificate of the API (false)'),
   TAILRACE_METRICS_USER: variable(text, 'user of /metrics'),
   SEQUIN_METRICS_USER: variable(text, 'as TAILRACE_METRICS_USER'),
   TAILRACE_METRICS_PASSWORD: variable(text, 'password of /metrics', true),
@@ -223,10 +235,10 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   const problems: Problem[] = check(values) ? [] : wrongOnes(check.errors ?? [], values)
   const state = problems.some(({ name }) => name === 'PG_URL') ? undefined : stateDatabase(values, problems)
   const config = configFile(values, problems)
-  const kafka = kafkaSettings(
-    (name) => (isName(name) ? values[name]?.toString() : undefined),
-    (name, reason) => problems.push({ name, reason }),
-  )
+  const valueOf = (name: string) => (isName(name) ? values[name]?.toString() : undefined)
+  const wrong = (name: string, reason: string) => void problems.push({ name, reason })
+  const kafka = kafkaSettings(valueOf, wrong)
+  const edge = edgeSettings(valueOf, wrong)
   const egress = egressOf(values, problems)
   if (kafka && state && values.VAULT_KEY === undefined) {
     const reason = `is needed with KAFKA_BROKERS and a state database of your own: all processes must have the same one ("openssl rand -base64 32" makes one)`
@@ -249,6 +261,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   }
   return deepFreeze({
     server: { host: string('SERVER_HOST') ?? '127.0.0.1', port: integer('SERVER_PORT') ?? 7376 },
+    edge,
     log: {
       level: LEVELS.find((level) => level === values.LOG_LEVEL) ?? 'info',
       format: (string('TAILRACE_LOG_FORMAT', 'SEQUIN_LOG_FORMAT') ?? 'console') === 'console' ? 'console' : 'json',

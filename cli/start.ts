@@ -20,6 +20,7 @@ import { BackfillEdits } from '../actors/resources/backfill-edits.ts'
 import { DatabaseEdits } from '../actors/resources/database-edits.ts'
 import { ResourceEdits } from '../actors/resources/resource-edits.ts'
 import { TokenEdits } from '../actors/resources/token-edits.ts'
+import { Certificate, readAuthority } from '../api/http/certificate.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { makeTestUrl } from '../api/sinks/test-endpoint.ts'
@@ -102,6 +103,9 @@ type Serving = Readonly<{
 
 async function serve({ settings, document, logger, stopped, stopping }: Serving): Promise<void> {
   await using parts = new AsyncDisposableStack()
+  const { tls, hasMetricsTls, peerCaFile } = settings.edge
+  const certificate = tls && parts.use(new Certificate(tls, logger)) // first: a mistake in them is told at once
+  const authority = peerCaFile === undefined ? undefined : readAuthority('TAILRACE_PEER_CA_FILE', peerCaFile)
   const folder = parts.use(openDataFolder(settings.dataFolder))
   const embedded = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
   const server = embedded?.server
@@ -183,6 +187,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
             query: store.query,
             vaultKey: settings.vaultKey,
             otherVaultKey: settings.otherVaultKey,
+            authority,
             findSink: (id) => cache.sink(id),
           }),
         )
@@ -205,6 +210,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     host,
     port,
     engine: serving,
+    ...(certificate && { certificate }),
     ...(cluster && { cluster: cluster.served }),
     resources: cache,
     tokens,
@@ -241,7 +247,12 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     parts.use(new AuditPruning({ query: store.query, days: settings.auditDays, onError })).start()
   }
   feed.start()
-  const metricsServer = await startMetricsServer({ ...settings.metrics, metrics, logger })
+  const metricsServer = await startMetricsServer({
+    ...settings.metrics,
+    metrics,
+    logger,
+    certificate: hasMetricsTls ? certificate : undefined,
+  })
   if (metricsServer) parts.use(metricsServer)
   logger.info({ url: api.url, data: folder.path }, `Tailrace ${version()} is up`)
   flushCompileCache() // now, for a process that is killed writes none

@@ -33,6 +33,8 @@ type ClusterParts = Readonly<{
   /** one that is accepted too, while the key is changed */
   otherVaultKey?: Buffer | undefined
   logger: Logger
+  /** in PEM, of the certificates of the other processes; absent: any that Node trusts */
+  authority?: string | undefined
 }>
 
 interface Cluster extends AsyncDisposable {
@@ -45,9 +47,19 @@ interface Cluster extends AsyncDisposable {
 }
 
 /** Joins this process's engine with those of its peers; the parts must be disposed of before the registry and the feed end. */
-export function openCluster({ engine, findSink, registry, feed, query, vaultKey, otherVaultKey, logger }: ClusterParts): Cluster {
+export function openCluster({
+  engine,
+  findSink,
+  registry,
+  feed,
+  query,
+  vaultKey,
+  otherVaultKey,
+  logger,
+  authority,
+}: ClusterParts): Cluster {
   const key = new PeerKey(vaultKey, otherVaultKey)
-  const peers = new PeerClient(key, logger)
+  const peers = new PeerClient(key, logger, authority)
   const owners = new PartitionOwners(query)
   const unwatchNodes = registry.watch(() => peers.keepOnly(registry.peers))
   const unwatchFeed = feed.watch((notice) => {

@@ -1,6 +1,6 @@
 /**
  * Asks other processes of the cluster: over HTTP with connections that stay open, signed both ways, and never longer
- * than a deadline.
+ * than a deadline. Where the address of a process says https, its certificate must have that name or address.
  *
  * A receive that is no longer wanted is not cut off: messages that are under way would stay invisible until their
  * visibility timeout passes. It is called off, which the other process answers with what it has (mostly nothing), and
@@ -55,12 +55,15 @@ type PeerAnswer = Readonly<{ headers: Readonly<Record<string, string | string[] 
 export class PeerClient implements AsyncDisposable {
   readonly #key: PeerKey
   readonly #logger: Logger
+  readonly #authority: string | undefined
   /** by address */
   readonly #pools = new Map<string, Pool>()
 
-  constructor(key: PeerKey, logger: Logger) {
+  /** @param authority in PEM, the only one whose certificates peers may have; absent: those that Node trusts */
+  constructor(key: PeerKey, logger: Logger, authority?: string) {
     this.#key = key
     this.#logger = logger
+    this.#authority = authority
   }
 
   /**
@@ -185,7 +188,7 @@ export class PeerClient implements AsyncDisposable {
         keepAliveMaxTimeout: KEEP_ALIVE_MS,
         headersTimeout: 0, // each call has its deadline
         bodyTimeout: 0,
-        connect: { timeout: CONNECT_MS },
+        connect: { timeout: CONNECT_MS, minVersion: 'TLSv1.2', ...(this.#authority !== undefined && { ca: this.#authority }) },
       })
       this.#pools.set(address, pool)
     }

@@ -14,8 +14,8 @@ type Most = Readonly<{ connections: number; requests: number }>
 /** Counts what clients without a token have open, and says whether they may have more. */
 export class Strangers {
   readonly #most: Most
-  /** the client of each connection on which no request with a token has come yet */
-  readonly #open = new Map<Socket, string>()
+  /** the client of each connection on which no request with a token has come yet, by its other end: with TLS it is one socket that comes, and another one on which requests do */
+  readonly #open = new Map<string, string>()
   readonly #connections = new Counts()
   readonly #requests = new Counts()
 
@@ -30,16 +30,22 @@ export class Strangers {
       socket.destroy()
       return false
     }
-    this.#open.set(socket, client)
-    socket.once('close', () => this.know(socket))
+    const end = otherEnd(socket)
+    this.#forget(end) // a former connection with the same port, whose end was not told yet
+    this.#open.set(end, client)
+    socket.once('close', () => this.#forget(end)) // it has no other end any more
     return true
   }
 
   /** A request with a token has come on it, or one that another process of the cluster has signed; or it has ended. */
   know(socket: Socket): void {
-    const client = this.#open.get(socket)
+    this.#forget(otherEnd(socket))
+  }
+
+  #forget(end: string): void {
+    const client = this.#open.get(end)
     if (client === undefined) return
-    this.#open.delete(socket)
+    this.#open.delete(end)
     this.#connections.remove(client)
   }
 
@@ -57,6 +63,8 @@ export class Strangers {
 
 /** @returns undefined: it has gone */
 const clientOf = ({ remoteAddress }: Socket): string | undefined => (remoteAddress === undefined ? undefined : clientNetwork(remoteAddress))
+
+const otherEnd = ({ remoteAddress, remotePort }: Socket): string => `${remoteAddress} ${remotePort}`
 
 /** How much of a kind each client has. */
 class Counts {

@@ -10,11 +10,14 @@ import type * as Undici from 'undici'
 /** The parts of Node's HTTP module that are used here. */
 export const { createServer, validateHeaderName, validateHeaderValue } = process.getBuiltinModule('node:http')
 
-/** Gives the URL at which a listening server is reached, such as "http://127.0.0.1:7376". */
+/** Makes a server that speaks TLS. */
+export const createTlsServer = process.getBuiltinModule('node:https').createServer
+
+/** Gives the URL at which a listening server is reached, such as "http://127.0.0.1:7376"; of one that speaks TLS it begins with https. */
 export function urlOf(server: Server): string {
   const at = server.address()
   if (at === null || typeof at === 'string') throw new TypeError('the server listens on no port')
-  return `http://${at.family === 'IPv6' ? `[${at.address}]` : at.address}:${at.port}`
+  return `${'setSecureContext' in server ? 'https' : 'http'}://${at.family === 'IPv6' ? `[${at.address}]` : at.address}:${at.port}`
 }
 
 const load = createRequire(import.meta.url)

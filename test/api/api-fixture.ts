@@ -2,7 +2,7 @@
 import { Writable } from 'node:stream'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
-import { startApi, type ApiServer, type Limits } from '../../api/server.ts'
+import { startApi, type ApiOptions, type ApiServer, type Limits } from '../../api/server.ts'
 import { GOODS_ID, ScriptedEngine, TOKEN, type ScriptedSink } from './scripted-engine.ts'
 
 export type Answer = { status: number; headers: Headers; body: unknown; text: string }
@@ -25,7 +25,7 @@ export type Fixture = AsyncDisposable & {
 }
 
 /** One sink "goods" that runs, for the account of TOKEN. */
-export async function serve(limits: Partial<Limits> = {}): Promise<Fixture> {
+export async function serve(limits: Partial<Limits> = {}, more: Pick<ApiOptions, 'certificate'> = {}): Promise<Fixture> {
   const engine = new ScriptedEngine()
   const goods = engine.add({ id: GOODS_ID, name: 'goods' })
   const log: string[] = []
@@ -42,6 +42,7 @@ export async function serve(limits: Partial<Limits> = {}): Promise<Fixture> {
     logger: createLogger({ level: 'info', format: 'json', destination }),
     identity: { version: '9.9.9', nodeId: 'id-1', nodeName: 'node-1' },
     limits,
+    ...more,
   })
   const call: Fixture['call'] = async (path, { method, body, raw, headers = {}, token = TOKEN, signal } = {}) => {
     const sent = raw ?? (body === undefined ? undefined : JSON.stringify(body))

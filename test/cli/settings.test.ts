@@ -17,6 +17,7 @@ function refusal(env: Record<string, string | undefined>): EngineError {
 test('with nothing set, everything has its default and the state database is the embedded one', () => {
   assert.deepEqual(readSettings({ PATH: '/bin', SERVER_PORT: '', PG_PASSWORD: '' }), {
     server: { host: '127.0.0.1', port: 7376 },
+    edge: { tls: undefined, hasMetricsTls: false, peerCaFile: undefined },
     log: { level: 'info', format: 'console' },
     config: undefined,
     state: undefined,
@@ -148,8 +149,25 @@ test('a cluster needs a vault key that its processes share; one process with eve
   assert.equal(readSettings({ KAFKA_BROKERS: 'k1:9092' }).kafka?.brokers.length, 1)
 })
 
-test('the address for peers is an http origin, without a path or credentials', () => {
-  assert.equal(readSettings({ TAILRACE_NODE_ADDRESS: 'http://10.0.0.7:7376' }).nodeAddress, 'http://10.0.0.7:7376')
+test('a certificate and its key go together, and what needs them says so', () => {
+  const files = { TAILRACE_TLS_CERT_FILE: '/tls.crt', TAILRACE_TLS_KEY_FILE: '/tls.key' }
+  assert.deepEqual(readSettings({ ...files, TAILRACE_METRICS_TLS: 'true', TAILRACE_PEER_CA_FILE: '/ca.crt' }).edge, {
+    tls: { certFile: '/tls.crt', keyFile: '/tls.key' },
+    hasMetricsTls: true,
+    peerCaFile: '/ca.crt',
+  })
+  for (const [env, named] of [
+    [{ TAILRACE_TLS_CERT_FILE: '/tls.crt' }, 'TAILRACE_TLS_KEY_FILE'],
+    [{ TAILRACE_TLS_KEY_FILE: '/tls.key' }, 'TAILRACE_TLS_CERT_FILE'],
+    [{ TAILRACE_METRICS_TLS: 'true' }, 'TAILRACE_METRICS_TLS'],
+    [{ ...files, TAILRACE_NODE_ADDRESS: 'http://10.0.0.7:7376' }, 'TAILRACE_NODE_ADDRESS'],
+  ] as const)
+    assert.equal(refusal(env).context['variables'], named, JSON.stringify(env))
+})
+
+test('the address for peers is an origin of http or https, without a path or credentials', () => {
+  for (const address of ['http://10.0.0.7:7376', 'https://node-1.internal'])
+    assert.equal(readSettings({ TAILRACE_NODE_ADDRESS: address }).nodeAddress, address)
   for (const address of ['10.0.0.7:7376', 'http://u:p@h:1', 'http://h/path', 'ftp://h'])
     assert.match(refusal({ TAILRACE_NODE_ADDRESS: address }).message, /TAILRACE_NODE_ADDRESS/)
 })

@@ -11,6 +11,7 @@ import type { EngineVerbs, LocalEngine } from '../../../actors/engine.ts'
 import type { Holder, Replayed } from '../../../actors/sink/replays.ts'
 import type { HeldSink } from '../../../actors/sink/running-sink.ts'
 import type { ReplayTarget } from '../../../engine/dispatch/replay/replay-plan.ts'
+import type { Certificate } from '../../../api/http/certificate.ts'
 import { startApi, type ApiServer, type Limits } from '../../../api/server.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { createState, type TestDatabase } from '../../services/postgres.ts'
@@ -96,9 +97,17 @@ export class ClusterFixture implements AsyncDisposable {
   /** @param partitions of the sink "goods" that it owns */
   async node(
     partitions: readonly number[],
-    options: { vaultKey?: Buffer; runs?: boolean; fields?: Partial<Sink>; address?: string; limits?: Partial<Limits> } = {},
+    options: {
+      vaultKey?: Buffer
+      runs?: boolean
+      fields?: Partial<Sink>
+      address?: string
+      limits?: Partial<Limits>
+      certificate?: Certificate
+      authority?: string
+    } = {},
   ): Promise<ClusterNode> {
-    const { vaultKey = VAULT_KEY, runs = true, fields = {}, limits = {} } = options
+    const { vaultKey = VAULT_KEY, runs = true, fields = {}, limits = {}, certificate, authority } = options
     const log: string[] = []
     const logger = createLogger({ level: 'info', format: 'json', destination: { write: (line) => void log.push(line) } })
     const engine = new ClusteredEngine()
@@ -108,7 +117,7 @@ export class ClusterFixture implements AsyncDisposable {
     const heard = new Promise<void>((resolve) => feed.watch(() => resolve()))
     feed.start()
     const findSink = (id: string) => engine.sinks.get(id)
-    const cluster = openCluster({ engine, findSink, registry, feed, query: this.store.query, vaultKey, logger })
+    const cluster = openCluster({ engine, findSink, registry, feed, query: this.store.query, vaultKey, logger, authority })
     engine.edited = () => cluster.engine.reload()
     const api = await startApi({
       host: '127.0.0.1',
@@ -121,6 +130,7 @@ export class ClusterFixture implements AsyncDisposable {
       logger,
       identity: { version: '9.9.9', nodeId: registry.id, nodeName: registry.name },
       limits,
+      ...(certificate && { certificate }),
     })
     await registry.join({ address: options.address ?? api.url, version: '9.9.9' })
     await heard

@@ -6,8 +6,11 @@ import { Strangers } from '../../../api/http/strangers.ts'
 
 test('whoever has a network of IPv6 is one client, and an IPv4 address is one however it is written', () => {
   const strangers = new Strangers({ connections: 2, requests: 9 })
+  let remotePort = 0
   const isTaken = (remoteAddress: string) =>
-    strangers.take(Object.assign(new EventEmitter(), { remoteAddress, destroy: () => undefined }) as unknown as Socket)
+    strangers.take(
+      Object.assign(new EventEmitter(), { remoteAddress, remotePort: ++remotePort, destroy: () => undefined }) as unknown as Socket,
+    )
   const taken = (...addresses: string[]) => addresses.map(isTaken)
   assert.deepEqual(taken('2001:db8:0:7::1', '2001:db8:0:7:ffff:1:2:3', '2001:db8:0:7::2', '2001:db8:0:8::1'), [true, true, false, true])
   assert.deepEqual(taken('::1', '0:0:0:0:9::', '::2', '1::1'), [true, true, false, true])
