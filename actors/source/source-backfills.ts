@@ -294,8 +294,10 @@ export class SourceBackfills {
       const before = job.ingested
       try {
         const end = await this.#inTurn(job, run, signal)
-        if (end === 'done') isOver = await this.#completed(job)
-        else failures = 0
+        if (end === 'done') {
+          this.#moved.forget(id) // no page is read any more, whatever becomes of its record
+          isOver = await this.#completed(job)
+        } else failures = 0
         if (end === 'done' && !isOver) await pause(++failures, signal)
         if (end === 'waiting') {
           enter(job, 'waiting', WAITS.stream)
