@@ -57,7 +57,15 @@ import { tailOf, type TailAsked, type TailPage } from './sink/sink-tail.ts'
 import type { SourceOutcome } from './source/source-actor.ts'
 import type { EditedMessages, EditOfMessages, HeldSink, PulledSink } from './sink/running-sink.ts'
 import type { SinkHost } from './sink/sink-host.ts'
-import { worst, type ActorStatus, type BackfillStatus, type Health, type HealthCheck, type StreamStatus } from '../engine/status.ts'
+import {
+  worst,
+  type ActorStatus,
+  type BackfillStatus,
+  type DatabaseSight,
+  type Health,
+  type HealthCheck,
+  type StreamStatus,
+} from '../engine/status.ts'
 import type { Child, Running } from './supervised.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
@@ -186,6 +194,21 @@ export class Engine {
         return running ? [[id, this.#health(id, running)]] : []
       }),
     )
+  }
+
+  /** Tells how these databases are; one whose source another process has is left out. */
+  async databaseSights(ids: readonly string[]): Promise<Readonly<Record<string, DatabaseSight>>> {
+    return Object.fromEntries(
+      ids.flatMap((id) => {
+        const sight = this.#sources.get(id)?.sight()
+        return sight ? [[id, sight]] : []
+      }),
+    )
+  }
+
+  /** Looks again at what a database is set up with, and how its slot stands. */
+  async lookAtDatabase(id: string): Promise<void> {
+    this.#sources.get(id)?.look()
   }
 
   /** Tells by their ids why active backfills of these sinks stand still, as far as they are read here. */

@@ -184,7 +184,7 @@ function operationsOf(
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),
     ...(tokenEdits ? tokenOperations(tokenEdits) : []),
     ...(audit ? auditOperations(audit) : []),
-    ...(databases ? databaseOperations({ resources, databases }) : []),
+    ...(databases ? databaseOperations({ engine, resources, databases }) : []),
     ...sourceOperations({ engine, resources }),
     ...databaseCheckOperations({ resources }),
     ...infoOperations({ engine, identity, ...(cluster && { nodes: cluster.nodes }) }),

@@ -8,7 +8,7 @@ import type { Registry } from 'prom-client'
 import type { Family, Labels, LatencySample, Sample } from './exposition.ts'
 import { EngineError } from './errors.ts'
 import { SinkMeter, SourceMeter } from './meters.ts'
-import type { BackfillStatus, HealthStatus, PartitionStatus, SinkActorStatus, StreamStatus, SourceFigures, SlotLag } from './status.ts'
+import type { BackfillStatus, HealthStatus, PartitionStatus, SinkActorStatus, StreamStatus, SourceFigures, SlotState } from './status.ts'
 
 type EntityStatus = 'ok' | 'warn' | 'error' | 'paused'
 const BACKFILL_STATES: readonly BackfillStatus['state'][] = ['reading', 'queued', 'waiting', 'failing']
@@ -24,7 +24,7 @@ type SourceNow = Readonly<{
   /** of its machine; standby: another process has it, and says how it is */
   state: string
   figures: SourceFigures | undefined
-  slot: Readonly<{ lag: SlotLag | undefined; error: unknown }>
+  slot: Readonly<{ state: SlotState | undefined; error: unknown }>
   streams: readonly StreamStatus[]
   backfills: readonly BackfillStatus[]
 }>
@@ -70,17 +70,26 @@ const SOURCE: readonly Row<SourceEntry>[] = [
     "Microseconds from the oldest commit of the latest append, by the server's clock, to its being durable in the log"],
   ['counter', 'sequin_messages_ingested_count', (s) => s.meter.messages, 'Row changes received from the slot'],
   ['counter', 'sequin_bytes_ingested_total', (s) => s.meter.bytes, 'Their bytes, as Postgres sent them'],
-  ['gauge', 'sequin_replication_slot_size', (s) => s.now?.slot.lag?.retainedBytes,
+  ['gauge', 'sequin_replication_slot_size', (s) => s.now?.slot.state?.retainedBytes,
     'Bytes of write-ahead log that Postgres keeps for the slot; asked every 10 s by the node that has the source', (s) => databaseOf(s.labels)],
-  ['gauge', 'sequin_replication_slot_size_mb', (s) => s.now?.slot.lag && s.now.slot.lag.retainedBytes / MB, 'The same in MB', (s) => databaseOf(s.labels)],
+  ['gauge', 'sequin_replication_slot_size_mb', (s) => s.now?.slot.state && s.now.slot.state.retainedBytes / MB, 'The same in MB', (s) => databaseOf(s.labels)],
   ['gauge', 'sequin_ingestion_saturation_percent', (s) => streamingOf(s)?.appendingPercent,
     'Share of the last 10 s in which an append to the log was open. Near 100 the log, and with it what is behind it, takes no more'],
   ['gauge', 'sequin_processing_saturation_percent', (s) => streamingOf(s)?.decodingPercent,
     "Share of the last 10 s that decoding and packing took of this process's one thread. Near 100 the core is full"],
-  ['gauge', 'tailrace_slot_confirmed_lag_bytes', (s) => lagOf(ownOf(s)?.figures),
-    'Bytes from the confirmed position to the last one the server has told of'],
-  ['gauge', 'tailrace_slot_restart_lag_bytes', (s) => s.now?.slot.lag?.retainedBytes,
+  ['gauge', 'tailrace_slot_confirmed_lag_bytes', (s) => s.now?.slot.state?.confirmedBytes ?? lagOf(ownOf(s)?.figures),
+    "Bytes from the slot's confirmed position to the server's end of the log; asked every 10 s by the node that has the source"],
+  ['gauge', 'tailrace_slot_restart_lag_bytes', (s) => s.now?.slot.state?.retainedBytes,
     "As sequin_replication_slot_size: from the slot's restart position to the server's end of the log"],
+  ['gauge', 'tailrace_slot_safe_wal_bytes', (s) => s.now?.slot.state?.safeWalBytes ?? undefined,
+    'Bytes that the server may still write before the slot is lost; absent where max_slot_wal_keep_size sets no bound'],
+  ['gauge', 'tailrace_slot_seconds_until_lost', (s) => s.now?.slot.state?.secondsUntilLost ?? undefined,
+    'When they are written, at the rate of the last five minutes; absent while they do not become less'],
+  ['gauge', 'tailrace_slot_oldest_transaction_seconds', (s) => s.now?.slot.state?.oldest?.seconds ?? undefined,
+    'Age of the oldest open transaction of the server, which keeps the slot from moving on; absent where there is none, or its age is not shown to the user'],
+  ['counter', 'tailrace_slot_spilled_transactions_count', (s) => s.now?.slot.state?.spilled.transactions,
+    'Transactions that decoding wrote to the disk of the server, since they were larger than logical_decoding_work_mem'],
+  ['counter', 'tailrace_slot_spilled_bytes_total', (s) => s.now?.slot.state?.spilled.bytes, 'Their bytes, again included'],
   ['gauge', 'tailrace_source_owner', (s) => s.now && Number(s.now.state === 'streaming'),
     '1: this node streams the source, 0: it stands by'],
   ['counter', 'tailrace_backfill_rows_read_count', (s) => s.meter.rowsRead, 'Rows that backfills have read from the source, again included'],
@@ -347,8 +356,8 @@ const STATUS_OF: Readonly<Record<HealthStatus, EntityStatus>> = {
 }
 
 /** A database without the slot answers as well. @returns undefined: it was not asked yet */
-function databaseStatus({ slot: { lag, error } }: SourceNow): EntityStatus | undefined {
-  if (lag) return 'ok'
+function databaseStatus({ slot: { state, error } }: SourceNow): EntityStatus | undefined {
+  if (state) return 'ok'
   if (!error) return undefined
   return error instanceof EngineError && error.code === 'SLOT_MISSING' ? 'ok' : 'error'
 }

@@ -108,6 +108,26 @@ export type SourceFigures = Readonly<{
 /** Tells how many bytes of the server's log the slot is behind: with what it has confirmed, and with what it makes the server keep. */
 export type SlotLag = Readonly<{ confirmedBytes: number; retainedBytes: number }>
 
+/**
+ * Tells how a slot stands at its server. @property walStatus as pg_replication_slots has it @property safeWalBytes that may be written
+ * before the slot is lost; null: it is never lost for that @property secondsUntilLost at the rate of the last minutes; null: not in sight
+ * @property catalogXminAge transactions since the one from which the catalogue is kept for it
+ * @property oldest the open transaction that began first, which may keep the slot from moving on
+ * @property spilled transactions that were too large for logical_decoding_work_mem, how often parts of them were written to disk, and bytes
+ */
+export type SlotState = SlotLag &
+  Readonly<{
+    walStatus: string | null
+    safeWalBytes: number | null
+    secondsUntilLost: number | null
+    catalogXminAge: number | null
+    oldest: Readonly<{ xid: string; pid: number | null; prepared: string | null; seconds: number | null }> | null
+    spilled: Readonly<{ transactions: number; times: number; bytes: number }>
+  }>
+
+/** Tells how a database is, and its slot; null: the slot was not asked yet, or can't be. */
+export type DatabaseSight = Readonly<{ health: Health; slot: SlotState | null }>
+
 /** Tells how a backfill is that is active here. Only `reading` asks something of its source. */
 export type BackfillStatus = Readonly<{
   id: string

@@ -3,6 +3,8 @@ import { Type, type TSchema } from 'typebox'
 import { Name } from '../../engine/resource-name.ts'
 import type { Reason } from '../../engine/schema-reasons.ts'
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'
+import type { DatabaseSight, SlotState } from '../../engine/status.ts'
+import { idleDatabaseHealth } from '../source/database-checks.ts'
 import { TlsMode, type Database } from '../../engine/state/resources.ts'
 import { changedConnection, connectionEntry, connectionFields, connectionOf, gathered, type Tell } from './connection-form.ts'
 import {
@@ -16,6 +18,7 @@ import {
   PrimaryForm,
 } from './database-form.ts'
 import { checker, invalid, readOnly } from './form.ts'
+import { HealthOut } from './sink-form.ts'
 import { obfuscated } from './secret-form.ts'
 
 const strict = { additionalProperties: false } as const
@@ -29,7 +32,7 @@ const SlotIn = Type.Object(
     status: Type.Optional(Type.Union(SlotStatus.anyOf, { description: 'disabled: its database is not read' })),
     create_if_not_exists: Type.Optional(Type.Boolean({ description: 'slot and publication are created where they are missing' })),
     init_sql: Type.Optional(Type.String({ minLength: 1, description: 'SQL that creates the publication' })),
-    ...readOnly('postgres_database_id'),
+    ...readOnly('postgres_database_id', 'state'),
   },
   strict,
 )
@@ -49,7 +52,7 @@ export const DatabaseIn = Type.Object(
       Type.Array(SlotIn, { description: 'exactly one; in an update with its id, or absent', minItems: 1, maxItems: 1 }),
     ),
     primary: Type.Optional(Type.Union([PrimaryForm, Type.Null()], { description: `${PRIMARY_WORDS}; null: none` })),
-    ...readOnly('ssl_in_use', 'tables_refreshed_at'),
+    ...readOnly('tables_refreshed_at'),
   },
   strict,
 )
@@ -65,23 +68,51 @@ const ConnectionOut = {
   ipv6: Type.Boolean(),
 }
 
-/** The schema of a database in an answer. @param more what it has beside what is set */
-export const databaseOutSchema = (more: Readonly<Record<string, TSchema>>) =>
-  Type.Object({
-    id: Type.String({ format: 'uuid' }),
-    name: Name,
-    ...ConnectionOut,
-    use_local_tunnel: Type.Boolean(),
-    pool_size: Type.Integer(),
-    queue_interval: Type.Integer(),
-    queue_target: Type.Integer(),
-    annotations: Type.Object({}, { additionalProperties: true }),
-    replication_slots: Type.Array(
-      Type.Object({ id: Type.String({ format: 'uuid' }), publication_name: Type.String(), slot_name: Type.String(), status: SlotStatus }),
-    ),
-    primary: Type.Optional(Type.Object(ConnectionOut)),
-    ...more,
-  })
+const Nullable = (schema: TSchema, description: string) => Type.Union([schema, Type.Null()], { description })
+const SlotStateOut = Type.Object({
+  wal_status: Nullable(Type.String(), 'as pg_replication_slots has it'),
+  confirmed_lag_bytes: Type.Number({ description: 'from the confirmed position to the end of the write-ahead log' }),
+  restart_lag_bytes: Type.Number({ description: 'what the server keeps for the slot' }),
+  safe_wal_size: Nullable(Type.Number(), 'bytes that may be written before the slot is lost; null: no bound is set'),
+  seconds_until_lost: Nullable(Type.Number(), 'at the rate of the last five minutes; null: not in sight'),
+  catalog_xmin_age: Nullable(Type.Number(), 'transactions since the one from which the catalogue is kept'),
+  oldest_transaction: Nullable(
+    Type.Object({
+      xid: Type.String(),
+      pid: Nullable(Type.Integer(), 'of its process; null: it is prepared'),
+      prepared: Nullable(Type.String(), 'its name, if it is prepared'),
+      seconds: Nullable(Type.Number(), 'its age; null: not shown to the user'),
+    }),
+    'the open transaction that began first: the slot does not move beyond it',
+  ),
+  spilled: Type.Object(
+    { transactions: Type.Integer(), times: Type.Integer(), bytes: Type.Number() },
+    { description: 'to the disk of the server, by decoding' },
+  ),
+})
+
+/** The schema of a database in an answer. */
+export const DatabaseOut = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  name: Name,
+  ...ConnectionOut,
+  use_local_tunnel: Type.Boolean(),
+  pool_size: Type.Integer(),
+  queue_interval: Type.Integer(),
+  queue_target: Type.Integer(),
+  annotations: Type.Object({}, { additionalProperties: true }),
+  replication_slots: Type.Array(
+    Type.Object({
+      id: Type.String({ format: 'uuid' }),
+      publication_name: Type.String(),
+      slot_name: Type.String(),
+      status: SlotStatus,
+      state: Nullable(SlotStateOut, 'as it stood some seconds ago; null: not known'),
+    }),
+  ),
+  primary: Type.Optional(Type.Object(ConnectionOut)),
+  health: HealthOut,
+})
 
 type Body = Readonly<Record<string, unknown>>
 /** A database that is to be created. @property create slot and publication are made where they are missing */
@@ -148,11 +179,12 @@ export function databaseChanges(body: Body, stored: Database): DatabaseChanges {
   return { changes, ...making(slot) }
 }
 
-/** Shows a database. @param more what is known of it beside what is set */
+/** Shows a database. @param sight how it is; absent: no process that answers has its source */
 export function databaseOut(
-  { id, name, connection, primary, poolSize, annotations, hints, slot }: Database,
-  { showSensitive, ...more }: Readonly<{ showSensitive: boolean }> & Readonly<Record<string, unknown>>,
+  database: Database,
+  { showSensitive, sight }: Readonly<{ showSensitive: boolean; sight?: DatabaseSight | undefined }>,
 ): Record<string, unknown> {
+  const { id, name, connection, primary, poolSize, annotations, hints, slot } = database
   const secret = showSensitive ? (text: string) => text : obfuscated
   const { ipv6, ...others } = { ...DEFAULT_HINTS, ...hints }
   const shown = (one: Database['connection']) => ({
@@ -168,11 +200,27 @@ export function databaseOut(
     pool_size: poolSize,
     ...others,
     annotations,
-    replication_slots: [{ id: slot.id, publication_name: slot.publication, slot_name: slot.name, status: slot.status }],
+    replication_slots: [
+      {
+        ...{ id: slot.id, publication_name: slot.publication, slot_name: slot.name, status: slot.status },
+        state: sight?.slot ? slotStateOut(sight.slot) : null,
+      },
+    ],
     ...(primary && { primary: { ...shown(primary), ipv6: false } }),
-    ...more,
+    health: sight?.health ?? idleDatabaseHealth(database),
   }
 }
+
+const slotStateOut = (state: SlotState) => ({
+  wal_status: state.walStatus,
+  confirmed_lag_bytes: state.confirmedBytes,
+  restart_lag_bytes: state.retainedBytes,
+  safe_wal_size: state.safeWalBytes,
+  seconds_until_lost: state.secondsUntilLost === null ? null : Math.round(state.secondsUntilLost),
+  catalog_xmin_age: state.catalogXminAge,
+  oldest_transaction: state.oldest,
+  spilled: state.spilled,
+})
 
 type SlotForm = Readonly<{ slot_name?: string; publication_name?: string; create_if_not_exists?: boolean; init_sql?: string }>
 

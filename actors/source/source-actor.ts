@@ -12,16 +12,27 @@ import { SourceRun } from '../../engine/wal/run.ts'
 import { SOURCE_DEFAULTS, type SourceObserver, type SourceSettings } from '../../engine/wal/source-settings.ts'
 import { Shedding } from '../../engine/wal/routing/shedding.ts'
 import { moveToPublication } from '../../engine/wal/connection/publication-start.ts'
-import { judgeSlot, readSlotFacts, readSlotLag, type FitSlot } from '../../engine/wal/connection/slot.ts'
+import { judgeSlot, readSlotFacts, readSlotState, type FitSlot } from '../../engine/wal/connection/slot.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
 import { writeOnce, WRITES_LOCALLY } from '../../engine/wal/connection/source-writer.ts'
+import { HEARTBEAT } from '../../engine/wal/connection/run-session.ts'
+import { toSourceError } from '../../engine/wal/connection/source-error.ts'
 import { SourceLock } from '../../engine/wal/connection/source-lock.ts'
 import { acceptGap, SourceStore, type SavedSource } from '../../engine/wal/source-store.ts'
 import { RoutingMarks } from './routing-marks.ts'
 import { SlotWatch } from './slot-watch.ts'
 import { sourceMachine, type SourceFailure, type SourceWork, type StreamInput } from './source.ts'
-import type { ActorStatus, HealthCheck, SourceFigures, SlotLag } from '../../engine/status.ts'
+import {
+  troubleOf,
+  type ActorStatus,
+  type DatabaseSight,
+  type HealthCheck,
+  type SlotState,
+  type SourceFigures,
+} from '../../engine/status.ts'
+import { databaseHealth } from './database-checks.ts'
+import { SourceSight } from './source-sight.ts'
 
 /** Holds what the source of one database works with. */
 export type SourceActorOptions = Readonly<{
@@ -81,6 +92,9 @@ export class SourceActor {
   readonly #actor: ActorRefFrom<typeof sourceMachine>
   readonly #ended = Promise.withResolvers<void>()
   readonly #slot = new SlotWatch(() => this.#askSlot())
+  readonly #sight: SourceSight
+  /** when the last heartbeat of this run came back */
+  #heartbeatAt: number | undefined
   readonly #marks: RoutingMarks
   readonly #listeners = new Set<(state: SourceState) => void>()
   readonly #standbyListeners = new Set<() => void>()
@@ -105,6 +119,7 @@ export class SourceActor {
     this.#name = options.database.name
     this.gate = options.gate ?? new ReadingGate()
     const { database, state: query, observer } = options
+    this.#sight = new SourceSight(database, () => this.#hasSource)
     this.#marks = new RoutingMarks({
       databaseId: database.id,
       state: query,
@@ -121,15 +136,17 @@ export class SourceActor {
         this.#state = state
         this.#since = new Date()
         for (const listener of this.#listeners) listener(state)
-        if (state === 'streaming') this.#slot.ring()
+        if (state === 'streaming' || state === 'waiting' || state === 'failed') this.look()
       }
       if (state !== 'stopped') return
       this.#slot[Symbol.dispose]()
+      this.#sight[Symbol.dispose]()
       this.#marks[Symbol.dispose]()
       this.#ended.resolve()
     })
     this.#actor.start()
     this.#slot.start()
+    this.#sight.start()
   }
 
   /** Resolves when it has stopped. A failure doesn't end it: it waits in `failed` for `retry` or `stop`. */
@@ -239,24 +256,51 @@ export class SourceActor {
     return { name: 'Sink configuration', status: 'notice', error: { code: 'table_truncated', message } }
   }
 
-  /** Asks how far the slot is behind the server's log, in bytes. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
-  async slotLag(): Promise<SlotLag> {
+  /** Asks how the slot stands at its server. @throws EngineError SOURCE_UNREACHABLE, SOURCE_REFUSED, SLOT_MISSING */
+  async slotState(): Promise<Omit<SlotState, 'secondsUntilLost'>> {
     const { database } = this.#options
     const { name } = database.slot
-    const lag = await (this.#run ? readSlotLag(this.#run.query, name) : withSession(database, (query) => readSlotLag(query, name)))
-    if (!lag) throw new EngineError('SLOT_MISSING', `there is no replication slot "${name}"`, { slot: name })
-    return lag
+    const state = await (this.#run ? readSlotState(this.#run.query, name) : withSession(database, (query) => readSlotState(query, name)))
+    if (!state) throw new EngineError('SLOT_MISSING', `there is no replication slot "${name}"`, { slot: name })
+    return state
   }
 
-  /** The figures of the slot and its database as of some seconds ago; none while another process has the source. */
-  get slot(): Readonly<{ lag: SlotLag | undefined; error: unknown }> {
-    return this.standby ? { lag: undefined, error: undefined } : this.#slot
+  /** The slot as it stood some seconds ago; nothing while another process has the source. */
+  get slot(): Readonly<{ state: SlotState | undefined; error: unknown }> {
+    return this.standby ? { state: undefined, error: undefined } : this.#slot
+  }
+
+  /** How the database and its slot are; undefined: another process has the source, and says how it is. */
+  sight(): DatabaseSight | undefined {
+    if (this.standby) return undefined
+    const { lastError } = this
+    const { state: slot, error: slotError } = this.#slot
+    const now = performance.now()
+    const health = databaseHealth(this.#options.database, {
+      state: this.#state,
+      sinceMs: Date.now() - this.#since.getTime(),
+      error: lastError,
+      slot,
+      slotError: slotError === undefined ? undefined : troubleOf(toSourceError(slotError, 'connecting')),
+      seen: this.#sight.seen,
+      heartbeatMs: this.#heartbeatAt === undefined ? undefined : now - this.#heartbeatAt,
+    })
+    return { health, slot: slot ?? null }
+  }
+
+  /** Asks again how the slot stands, and what the source is set up with, where this process has the source. */
+  look(): void {
+    this.#slot.ring()
+    this.#sight.ring()
   }
 
   /** Also while it doesn't stream: it is then that a slot grows. */
-  #askSlot(): Promise<SlotLag> | undefined {
-    const isOurs = this.#run !== undefined || this.#state === 'waiting' || this.#state === 'failed'
-    return isOurs ? this.slotLag() : undefined
+  #askSlot(): Promise<Omit<SlotState, 'secondsUntilLost'>> | undefined {
+    return this.#hasSource ? this.slotState() : undefined
+  }
+
+  get #hasSource(): boolean {
+    return this.#run !== undefined || this.#state === 'waiting' || this.#state === 'failed'
   }
 
   /** Set while another process has the source: its holder, as far as it is known. */
@@ -266,7 +310,7 @@ export class SourceActor {
 
   status(): ActorStatus {
     const { database, ingested, nameOf = String } = this.#options
-    const { lag } = this.slot
+    const { state: lag } = this.slot
     const owner = this.standby?.owner
     const { lastError } = this
     const figures = this.figures
@@ -381,12 +425,14 @@ export class SourceActor {
         },
       },
       ...backfills?.hooks,
+      marks: new Map([...(backfills?.hooks.marks ?? []), [HEARTBEAT, () => (this.#heartbeatAt = performance.now())]]),
       progressed: () => {
         progressed()
         backfills?.progressed()
       },
     })
     this.#run = run
+    this.#heartbeatAt = undefined
     opened()
     backfills?.begin(run, plan.store.term)
     this.#marks.streams()

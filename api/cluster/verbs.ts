@@ -76,6 +76,27 @@ export const VERBS: { readonly [V in Verb]: Place<V> } = {
       )
     },
   },
+  databaseSights: {
+    path: '/database-sights',
+    deadlineMs: SHORT_MS,
+    run: (engine, ids) => engine.databaseSights(ids),
+    merge: async (asked, _whole, ids) => {
+      const all = await answersOf(asked)
+      return Object.fromEntries(
+        ids.flatMap((id) => {
+          const sights = all.flatMap(({ [id]: sight }) => (sight ? [sight] : [])) // one of them has the source, others may wait for it
+          const [first] = sights.toSorted((a, b) => Number(b.slot !== null) - Number(a.slot !== null))
+          return first ? [[id, first]] : []
+        }),
+      )
+    },
+  },
+  lookAtDatabase: {
+    path: '/databases/:database/look',
+    deadlineMs: SHORT_MS,
+    run: (engine, id) => engine.lookAtDatabase(id),
+    merge: async (asked) => void (await answersOf(asked)),
+  },
   waitingBackfills: {
     path: '/waiting-backfills',
     deadlineMs: SHORT_MS,

@@ -1,8 +1,9 @@
 /** The management of databases (docs/databases.md). */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Type, type TSchema } from 'typebox'
-import { DatabaseIn, databaseChanges, databaseOut, databaseOutSchema, newDatabase } from '../../actors/resources/database-body.ts'
+import { DatabaseIn, databaseChanges, databaseOut, DatabaseOut, newDatabase } from '../../actors/resources/database-body.ts'
 import { isUnfit, type DatabaseEdits } from '../../actors/resources/database-edits.ts'
+import type { EngineVerbs } from '../../actors/engine.ts'
 import { EngineError, type ErrorCode } from '../../engine/errors.ts'
 import { redactText } from '../../engine/redaction.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
@@ -15,6 +16,7 @@ import { namedResource } from '../http/resource-routes.ts'
 /** Holds what the routes of databases look up, and edit by. */
 export type DatabasePorts = Readonly<{
   resources: ResourceLookup
+  engine: Pick<EngineVerbs, 'databaseSights' | 'lookAtDatabase'>
   databases: Pick<DatabaseEdits, 'create' | 'update' | 'delete' | 'test' | 'tables'>
 }>
 
@@ -22,7 +24,6 @@ const LIST = '/api/postgres_databases'
 const ONE = `${LIST}/{id_or_name}`
 const MAX_BYTES = 1_048_576
 
-const DatabaseOut = databaseOutSchema({})
 const ShowSensitive = Type.Object({
   show_sensitive: Type.Optional(Type.Boolean({ description: 'true: passwords are shown whole, for which the scope admin is needed' })),
 })
@@ -50,9 +51,12 @@ const TableOut = Type.Object({
 const TestOut = Type.Object({ success: Type.Boolean(), reason: Type.Optional(Type.String()), code: Type.Optional(Type.String()) })
 
 /** Makes the routes of databases. */
-export function databaseOperations({ resources, databases }: DatabasePorts): Operation[] {
+export function databaseOperations({ engine, resources, databases }: DatabasePorts): Operation[] {
   const databaseOf = (request: FastifyRequest, account: Account) => namedResource(resources, 'database', request, account)
-  const shown = (those: readonly Database[], showSensitive = false) => those.map((database) => databaseOut(database, { showSensitive }))
+  const shown = async (those: readonly Database[], showSensitive = false) => {
+    const sights = await engine.databaseSights(those.map(({ id }) => id))
+    return those.map((database) => databaseOut(database, { showSensitive, sight: sights[database.id] }))
+  }
   const slotOut = ({ id, slot }: Database) => ({
     ...{ id: slot.id, slot_name: slot.name, publication_name: slot.publication },
     ...{ postgres_database_id: id, status: slot.status },
@@ -66,7 +70,9 @@ export function databaseOperations({ resources, databases }: DatabasePorts): Ope
       scope: 'read',
       query: ShowSensitive,
       answer: { description: 'All databases of the account.', schema: Type.Object({ data: Type.Array(DatabaseOut) }) },
-      handle: (request, _reply, account) => ({ data: shown(resources.list('database', account.id), isSensitiveShown(request)) }),
+      handle: async (request, _reply, account) => ({
+        data: await shown(resources.list('database', account.id), isSensitiveShown(request)),
+      }),
     },
     {
       id: 'createDatabase',
@@ -80,7 +86,7 @@ export function databaseOperations({ resources, databases }: DatabasePorts): Ope
       maxBodyBytes: MAX_BYTES,
       answer: { status: 201, description: 'The database.', schema: DatabaseOut },
       errors: [400, 413, 422, 503],
-      handle: async (request, _reply, account) => shown([await databases.create(account, newDatabase(objectBody(request)))])[0],
+      handle: async (request, _reply, account) => (await shown([await databases.create(account, newDatabase(objectBody(request)))]))[0],
     },
     {
       id: 'getDatabase',
@@ -91,7 +97,7 @@ export function databaseOperations({ resources, databases }: DatabasePorts): Ope
       query: ShowSensitive,
       answer: { description: 'The database.', schema: DatabaseOut },
       errors: [400, 404],
-      handle: (request, _reply, account) => shown([databaseOf(request, account)], isSensitiveShown(request))[0],
+      handle: async (request, _reply, account) => (await shown([databaseOf(request, account)], isSensitiveShown(request)))[0],
     },
     {
       id: 'updateDatabase',
@@ -107,7 +113,7 @@ export function databaseOperations({ resources, databases }: DatabasePorts): Ope
       errors: [400, 404, 413, 422, 503],
       handle: async (request, _reply, account) => {
         const database = databaseOf(request, account)
-        return shown([await databases.update(database, databaseChanges(objectBody(request), database))])[0]
+        return (await shown([await databases.update(database, databaseChanges(objectBody(request), database))]))[0]
       },
     },
     {
@@ -161,12 +167,14 @@ export function databaseOperations({ resources, databases }: DatabasePorts): Ope
       methods: ['POST'],
       paths: [`${ONE}/refresh_tables`],
       summary: 'Look at the tables of a database again',
-      description: 'New tables are found without it: it says whether they can be read.',
+      description: 'New tables are found without it. It says whether they can be read, and has the health of the database looked at again.',
       scope: 'manage',
       answer: { description: 'They were read.', schema: TestOut, negative: { status: 422, description: 'What is wrong, and its code.' } },
       errors: [404],
       handle: async (request, reply, account) => {
-        const tables = await databases.tables(databaseOf(request, account))
+        const database = databaseOf(request, account)
+        const tables = await databases.tables(database)
+        await engine.lookAtDatabase(database.id)
         return negative(reply, tables instanceof EngineError ? tables : undefined)
       },
     },

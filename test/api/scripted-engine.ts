@@ -15,7 +15,7 @@ import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
 import type { EditedMessages, EditOfMessages, MessageChoice, PulledSink, Receipt, ReceiveRequest } from '../../actors/sink/running-sink.ts'
 import type { SourceOutcome } from '../../actors/source/source-actor.ts'
-import type { ActorStatus, Health, StreamStatus } from '../../engine/status.ts'
+import type { ActorStatus, DatabaseSight, Health, StreamStatus } from '../../engine/status.ts'
 import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import type { TokenLookup } from '../../engine/state/token-memory.ts'
@@ -177,6 +177,12 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
       }),
     )
   }
+
+  async databaseSights(): Promise<Readonly<Record<string, DatabaseSight>>> {
+    return {}
+  }
+
+  async lookAtDatabase(): Promise<void> {}
 
   async waitingBackfills(): Promise<Readonly<Record<string, string>>> {
     return {}

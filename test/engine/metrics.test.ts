@@ -38,6 +38,11 @@ test('every metric of the Sequin API is described under its own name, kind inclu
   assert.match(text, /^# TYPE sequin_messages_ingested_count counter$/m)
 })
 
+const SLOT_STATE = {
+  ...{ retainedBytes: 3 * 1_048_576, confirmedBytes: 18, walStatus: 'reserved', safeWalBytes: 7_000, secondsUntilLost: 70 },
+  ...{ catalogXminAge: 5, oldest: { xid: '7', pid: 8, prepared: null, seconds: 9 }, spilled: { transactions: 2, times: 3, bytes: 400 } },
+}
+
 test('counts add up over batches and stand beside the gauges of the moment', async () => {
   const metrics = newMetrics()
   let inFlight = 3
@@ -54,7 +59,7 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     state: 'opening',
     backfills: [],
     figures: undefined,
-    slot: { lag: { retainedBytes: 3 * 1_048_576, confirmedBytes: 17 }, error: undefined },
+    slot: { state: SLOT_STATE, error: undefined },
     streams: [
       {
         ...{ topic: 'stream.1.a', bytes: 40, databaseId: 'db-1', database: 'shop', accountId: 'a-1', partitions: 1, selects: undefined },
@@ -70,7 +75,7 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
   metrics.source(down, () => ({
     state: 'waiting',
     figures: FIGURES,
-    slot: { lag: undefined, error: new Error('away') },
+    slot: { state: undefined, error: new Error('away') },
     streams: [],
     backfills: [],
   }))
@@ -106,6 +111,12 @@ test('counts add up over batches and stand beside the gauges of the moment', asy
     `sequin_replication_slot_size{${slotLabels},database_id="db-1",database_name="shop"} 3145728`,
     `sequin_replication_slot_size_mb{${slotLabels},database_id="db-1",database_name="shop"} 3`,
     `tailrace_slot_confirmed_lag_bytes{replication_slot_id="slot-2",slot_name="goods_slot"} 17`,
+    `tailrace_slot_confirmed_lag_bytes{${slotLabels}} 18`,
+    `tailrace_slot_safe_wal_bytes{${slotLabels}} 7000`,
+    `tailrace_slot_seconds_until_lost{${slotLabels}} 70`,
+    `tailrace_slot_oldest_transaction_seconds{${slotLabels}} 9`,
+    `tailrace_slot_spilled_transactions_count{${slotLabels}} 2`,
+    `tailrace_slot_spilled_bytes_total{${slotLabels}} 400`,
     `tailrace_slot_restart_lag_bytes{${slotLabels}} 3145728`,
     `tailrace_stream_appended_bytes_total{${streamLabels}} 50`,
     `tailrace_stream_appended_bytes_total{stream="stream.2.b",database_id="db-1",database_name="shop"} 7`,

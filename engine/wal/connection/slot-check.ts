@@ -2,7 +2,7 @@
 import { Client } from 'pg'
 import type { Connection } from '../../postgres/client-config.ts'
 import type { Query } from '../../postgres/query.ts'
-import { judgeSlot, readSlotFacts, type FitSlot } from './slot.ts'
+import { judgeSlot, readSlotFacts, type FitSlot, type SlotFacts } from './slot.ts'
 import { sourceClient } from './source-client.ts'
 import { REPLICATION_NAME } from './source-lock.ts'
 
@@ -31,6 +31,11 @@ export async function askSource<T>(
 /** Looks whether a slot could be read. @throws EngineError those of `judgeSlot`, and whatever the session fails with */
 export async function checkSlot(connection: Connection, { slot, publication, isOurs }: Asked): Promise<FitSlot> {
   const facts = await askSource(connection, 'tailrace set-up', (query) => readSlotFacts(query, slot, publication))
-  const isReadByUs = isOurs && facts.slot?.reader?.startsWith(`${REPLICATION_NAME} `) === true
+  return isOurs ? judgeOwnSlot(facts, slot, publication) : judgeSlot(facts, slot, publication, undefined)
+}
+
+/** Judges a slot that a process of ours may be reading. @throws EngineError those of `judgeSlot` */
+export function judgeOwnSlot(facts: SlotFacts, slot: string, publication: string): FitSlot {
+  const isReadByUs = facts.slot?.reader?.startsWith(`${REPLICATION_NAME} `) === true
   return judgeSlot(isReadByUs && facts.slot ? { ...facts, slot: { ...facts.slot, activePid: null } } : facts, slot, publication, undefined)
 }

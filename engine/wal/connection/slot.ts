@@ -7,7 +7,7 @@ import { EngineError } from '../../errors.ts'
 import { fieldsOf } from '../../json.ts'
 import type { Query } from '../../postgres/query.ts'
 import { rowsOf } from '../../postgres/rows.ts'
-import type { SlotLag } from '../../status.ts'
+import type { SlotState } from '../../status.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../lsn.ts'
 
 /** A slot, and the server that it is on, as they were found. */
@@ -174,14 +174,53 @@ function withoutTwoPhase(name: string): string {
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
 
-/** Reads how far a slot is behind. @returns undefined: there is no such slot */
-export async function readSlotLag(query: Query, slot: string): Promise<SlotLag | undefined> {
+const STATE = {
+  confirmedBytes: 'number',
+  retainedBytes: 'number',
+  walStatus: 'text?',
+  safeWalBytes: 'number?',
+  catalogXminAge: 'number?',
+  transactions: 'int',
+  times: 'int',
+  bytes: 'number',
+  oldest: (value: unknown) => (value === null ? undefined : fieldsOf(value)),
+} as const
+
+/** Reads how a slot stands at its server, without the rate at which it nears its end. @returns undefined: there is no such slot */
+export async function readSlotState(query: Query, slot: string): Promise<Omit<SlotState, 'secondsUntilLost'> | undefined> {
   const rows = await query(
-    `select coalesce(pg_wal_lsn_diff(now, confirmed_flush_lsn), 0)::float8 as "confirmedBytes",
-       coalesce(pg_wal_lsn_diff(now, restart_lsn), 0)::float8 as "retainedBytes"
-     from pg_replication_slots, (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end as now) w
-     where slot_name = $1`,
+    `select coalesce(pg_wal_lsn_diff(now, s.confirmed_flush_lsn), 0)::float8 as "confirmedBytes",
+       coalesce(pg_wal_lsn_diff(now, s.restart_lsn), 0)::float8 as "retainedBytes",
+       s.wal_status::text as "walStatus", s.safe_wal_size::float8 as "safeWalBytes", age(s.catalog_xmin)::float8 as "catalogXminAge",
+       coalesce(t.spill_txns, 0) as transactions, coalesce(t.spill_count, 0) as times, coalesce(t.spill_bytes, 0)::float8 as bytes,
+       (select to_jsonb(o) from (
+          select backend_xid::text as xid, pid, null as prepared, extract(epoch from now() - xact_start)::float8 as seconds, age(backend_xid) as age
+            from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()
+          union all
+          select transaction::text, null, gid, extract(epoch from now() - prepared)::float8, age(transaction) from pg_prepared_xacts
+          order by age desc limit 1) o) as oldest
+     from pg_replication_slots s left join pg_stat_replication_slots t on t.slot_name = s.slot_name,
+       (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end as now) w
+     where s.slot_name = $1`,
     [slot],
   )
-  return rowsOf({ confirmedBytes: 'number', retainedBytes: 'number' }, rows)[0]
+  const [row] = rowsOf(STATE, rows)
+  if (!row) return undefined
+  const { transactions, times, bytes, oldest, walStatus = null, safeWalBytes = null, catalogXminAge = null, ...lag } = row
+  const { xid, pid, prepared, seconds } = oldest ?? {}
+  return {
+    ...lag,
+    walStatus,
+    safeWalBytes,
+    catalogXminAge,
+    spilled: { transactions, times, bytes },
+    oldest: oldest
+      ? {
+          xid: String(xid),
+          pid: typeof pid === 'number' ? pid : null,
+          prepared: typeof prepared === 'string' ? prepared : null,
+          seconds: typeof seconds === 'number' ? seconds : null, // of others it is not shown to every user
+        }
+      : null,
+  }
 }

@@ -73,6 +73,12 @@ test('a standby is read in the place of its primary: sinks, edits, backfills and
   await service.startReady()
   assert.deepEqual(idsOf(await receive(service, 'goods', 1)), [101])
 
+  const seen = await until('the slot of the standby was asked', async () => {
+    const { body } = await service.get('/api/postgres_databases/shop')
+    const { health, replication_slots: [slot] = [] } = body as { health: { status: string }; replication_slots?: { state: unknown }[] }
+    return slot?.state ? { status: health.status, state: slot.state } : undefined
+  })
+  assert.equal(seen.status, 'healthy')
   const { yaml } = (await service.get('/api/config/export')).body as { yaml: string }
   const planned = (await service.post('/api/config/plan', { yaml })).body as { changes: unknown[]; actions: unknown[] }
   assert.deepEqual([planned.changes, planned.actions], [[], []], 'a file has the primary too')
