@@ -23,6 +23,8 @@ import { fieldChanges, plainly } from '../actors/resources/audited-changes.ts'
 import { auditOperations, type AuditPort } from './audit-routes.ts'
 import { actorOf, callerOf, hasToken, requireScope, tokenInvalid } from './http/auth.ts'
 import type { Certificate } from './http/certificate.ts'
+import { Cors } from './http/cors.ts'
+import { TrustedProxies } from './http/proxies.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 import type { TokenLookup } from '../engine/state/token-memory.ts'
@@ -50,6 +52,7 @@ import { sinkOperations } from './sinks/sink-routes.ts'
 import { pullOperations } from './sinks/pull-routes.ts'
 import { tailOperations } from './sinks/tail-routes.ts'
 import { Strangers } from './http/strangers.ts'
+import { LIMITS, type Limits } from './limits.ts'
 import { WrongTries } from './http/wrong-tries.ts'
 
 /** Says what the API serves, and where. */
@@ -83,34 +86,11 @@ export type ApiOptions = Readonly<{
   limits?: Partial<Limits>
   /** absent: it speaks HTTP without TLS */
   certificate?: Certificate
+  /** whose pages may read answers; absent: none of other origins */
+  corsOrigins?: readonly string[]
+  /** addresses and ranges; absent: nobody is believed who asked a proxy */
+  trustedProxies?: readonly string[]
 }>
-
-/** Bounds how long a client may take to send; how long it may wait for an answer is its own choice (wait_for). */
-export type Limits = Readonly<{
-  /** for the headers of a request */
-  headersMs: number
-  /** for a whole request */
-  requestMs: number
-  /** how often the two are looked at */
-  checkEveryMs: number
-  /** open at once; further ones are closed as they come */
-  connections: number
-  /** connections of one client on which no request with a token has come yet; further ones are closed as they come */
-  strangers: number
-  /** requests without a token of one client that may be under way at once; the connection of a further one is closed */
-  strangeRequests: number
-  /** tokens that are not known which one client may send in a minute; the answers to further ones are slowed */
-  wrongTokens: number
-}>
-const LIMITS: Limits = {
-  headersMs: 20_000,
-  requestMs: 60_000,
-  checkEveryMs: 5_000,
-  connections: 20_000,
-  strangers: 1_000,
-  strangeRequests: 100,
-  wrongTokens: 10,
-}
 
 /** An API server that listens. */
 export interface ApiServer extends AsyncDisposable {
@@ -122,9 +102,6 @@ export interface ApiServer extends AsyncDisposable {
   stop(graceMs?: number): Promise<void>
 }
 
-const KEEP_ALIVE_MS = 75_000
-/** A connection without a byte either way: above the longest wait, below for ever. */
-const SILENCE_MS = 330_000
 const DEFAULT_BODY_BYTES = 65_536
 const MAX_NAME_LENGTH = 1_000
 const STOP_GRACE_MS = 10_000
@@ -206,31 +183,40 @@ function operationsOf(
 }
 
 function newServer(
-  { logger, metrics, tokens, certificate }: ApiOptions,
-  { headersMs, requestMs, checkEveryMs, connections }: Limits,
+  { logger, metrics, tokens, certificate, corsOrigins = [], trustedProxies = [] }: ApiOptions,
+  { headersMs, requestMs, keepAliveMs, silenceMs, headerBytes, checkEveryMs, connections }: Limits,
   strangers: Strangers,
 ): FastifyInstance {
   const failed = new FailedRequests(logger)
+  const cors = new Cors(corsOrigins)
+  const proxies = new TrustedProxies(trustedProxies)
   const app = Fastify({
     logger: false, // a line for each request costs more than the request
     bodyLimit: DEFAULT_BODY_BYTES,
     return503OnClosing: false,
     forceCloseConnections: 'idle',
     requestTimeout: requestMs,
-    keepAliveTimeout: KEEP_ALIVE_MS,
-    connectionTimeout: SILENCE_MS,
+    keepAliveTimeout: keepAliveMs,
+    connectionTimeout: silenceMs,
     [certificate ? 'https' : 'http']: {
       headersTimeout: headersMs,
       connectionsCheckingInterval: checkEveryMs,
+      maxHeaderSize: headerBytes,
       ...(certificate && { ...certificate.options, handshakeTimeout: headersMs }),
     },
+    ...(trustedProxies.length > 0 && { trustProxy: (address: string) => proxies.trusts(address) }),
     routerOptions: { maxParamLength: MAX_NAME_LENGTH, ignoreTrailingSlash: true },
     clientErrorHandler: onClientError,
-    frameworkErrors: (error, request, reply) => isAdmitted(request, reply) && onError(error, request, reply), // a path that can't be decoded
+    // a path that can't be decoded
+    frameworkErrors: (error, request, reply) => {
+      if (!isAdmitted(request, reply)) return
+      cors.allow(request, reply)
+      onError(error, request, reply)
+    },
   })
   if (app.server instanceof TlsServer) certificate?.renew(app.server)
   app.server.maxConnections = connections
-  app.server.on('connection', (socket) => strangers.take(socket))
+  app.server.on('connection', (socket) => proxies.trusts(socket.remoteAddress) || strangers.take(socket)) // a proxy has those of all clients
   app.decorateRequest('caller', null)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', { parseAs: 'string' }, async (request: FastifyRequest, body: string) =>
@@ -239,6 +225,7 @@ function newServer(
   app.addHook('onRequest', (request, reply, done) => {
     request.raw.headers['content-type'] = undefined // the framework refuses those that it can't parse; ours are all JSON
     if (!isAdmitted(request, reply)) return
+    if (cors.allow(request, reply) && !request.is404) return void reply.status(204).send()
     if (request.is404) return void reply.status(404).send(ROUTE_NOT_FOUND_BODY)
     done(
       takesJson(request.headers.accept)
@@ -253,9 +240,10 @@ function newServer(
   /** Before anything is done for a request: who asks. @returns false: it gets no answer */
   function isAdmitted(request: FastifyRequest, reply: FastifyReply): boolean {
     const { socket, headers } = request.raw
+    proxies.tidy(headers)
     request.caller = callerOf(headers.authorization, tokens) ?? null
     if (request.caller) strangers.know(socket)
-    else if (!request.routeOptions.config.isPeer && !strangers.admit(socket, reply.raw)) {
+    else if (!request.routeOptions.config.isPeer && !strangers.admit(socket, reply.raw, request.ip)) {
       reply.hijack()
       return false
     }

@@ -14,7 +14,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { LogFormat, LogLevel } from '../engine/logger.ts'
 import { Egress, type EgressOptions } from '../engine/net/egress.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
-import { edgeSettings, type EdgeSettings } from './edge-settings.ts'
+import { edgeSettings, LIMIT_VARIABLES, type EdgeSettings } from './edge-settings.ts'
 import { kafkaSettings, SASL_MECHANISMS, type KafkaSettings } from './kafka-settings.ts'
 
 type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
@@ -77,6 +77,15 @@ const KAFKA_TLS_MODES = ['true', 'false', 'unverified'] as const
 const EGRESS_MODES = ['private', 'public'] as const
 const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Type.Literal(value)))
 
+type LimitName = keyof typeof LIMIT_VARIABLES
+const limitVariables = () =>
+  Object.fromEntries(
+    Object.entries(LIMIT_VARIABLES).map(([name, { least, most, says }]) => [
+      name,
+      variable(Type.Integer({ minimum: least, maximum: most }), says),
+    ]),
+  ) as Readonly<Record<LimitName, Variable>>
+
 /** Every variable that has an effect. `SEQUIN_…` twins are read when ours is unset. */
 export const VARIABLES = {
   SERVER_PORT: variable(port(true), 'port of the API (7376); 0 takes any free one'),
@@ -86,6 +95,15 @@ export const VARIABLES = {
     'PEM file of the certificate with which the API speaks TLS, and of those between it and its authority (none: HTTP); read again when it changes',
   ),
   TAILRACE_TLS_KEY_FILE: variable(text, 'PEM file of its key, without a passphrase'),
+  ...limitVariables(),
+  TAILRACE_CORS_ORIGINS: variable(
+    text,
+    'origins whose pages may ask the API in a browser, such as https://shop.example, with commas between; * is any, without cookies (none)',
+  ),
+  TAILRACE_TRUSTED_PROXIES: variable(
+    text,
+    'addresses and ranges of proxies whose X-Forwarded-For and X-Forwarded-Proto count, with commas between (none)',
+  ),
   LOG_LEVEL: variable(oneOf(LEVELS), 'least level that is logged (info)'),
   TAILRACE_LOG_FORMAT: variable(oneOf(FORMATS), 'console for people, json for machines (console); datadog_json means json'),
   SEQUIN_LOG_FORMAT: variable(oneOf(FORMATS), 'as TAILRACE_LOG_FORMAT'),

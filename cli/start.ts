@@ -103,7 +103,7 @@ type Serving = Readonly<{
 
 async function serve({ settings, document, logger, stopped, stopping }: Serving): Promise<void> {
   await using parts = new AsyncDisposableStack()
-  const { tls, hasMetricsTls, peerCaFile } = settings.edge
+  const { tls, hasMetricsTls, peerCaFile, limits, corsOrigins, trustedProxies } = settings.edge
   const certificate = tls && parts.use(new Certificate(tls, logger)) // first: a mistake in them is told at once
   const authority = peerCaFile === undefined ? undefined : readAuthority('TAILRACE_PEER_CA_FILE', peerCaFile)
   const folder = parts.use(openDataFolder(settings.dataFolder))
@@ -210,6 +210,9 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     host,
     port,
     engine: serving,
+    limits,
+    corsOrigins,
+    trustedProxies,
     ...(certificate && { certificate }),
     ...(cluster && { cluster: cluster.served }),
     resources: cache,

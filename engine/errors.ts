@@ -45,7 +45,7 @@ export const ERRORS = {
   REQUEST_TOO_SLOW: retry(408, 'The request did not arrive completely within the time limit.',
     'Send the request without pauses, or send smaller ones. The time that a receive waits for messages does not count.'),
   BODY_TOO_LARGE: final(413, 'The body of the request is larger than this path takes.', 'Split the body into several requests.'),
-  HEADERS_TOO_LARGE: final(431, 'The headers of the request are larger than 16 kB.', 'Send fewer or shorter headers.'),
+  HEADERS_TOO_LARGE: final(431, 'The headers of the request, with its path, are larger than the service takes: 16 kB, unless its settings say another size.', 'Send fewer or shorter headers.'),
   VALIDATION_FAILED: final(422, 'A resource was refused because a field has a value that is not allowed.',
     'validation_errors names each field and the reason. Correct these fields and send the resource again.'),
   RESOURCE_IN_USE: final(400, 'The HTTP endpoint or database can’t be deleted because sinks use it.',

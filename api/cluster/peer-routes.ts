@@ -93,7 +93,7 @@ export function addPeerRoutes(
       const claim = key.claim(request.headers[PEER_HEADER], { method: request.method, path: request.url, to: nodeId })
       const isOurs = claim !== undefined && !('meantFor' in claim) && taken.take(claim)
       if (isOurs) strangers.know(request.raw.socket)
-      else if (!strangers.admit(request.raw.socket, reply.raw)) return reply.hijack()
+      else if (!strangers.admit(request.raw.socket, reply.raw, request.ip)) return reply.hijack()
       if (!claim) throw new EngineError('PEER_UNAUTHORIZED', 'This path is only for the other nodes of the cluster.')
       request.peer = { bodyHash: '', timeMs: 0, ...claim } // before all else, so that errors are signed too
       if ('meantFor' in claim) throw new EngineError('PEER_UNREACHABLE', 'the node that was asked does not run at this address any more')

@@ -49,9 +49,9 @@ export class Strangers {
     this.#connections.remove(client)
   }
 
-  /** A request without a token has come. @returns false: it is one too many, so its connection was closed and it gets no answer */
-  admit(socket: Socket, response: ServerResponse): boolean {
-    const client = clientOf(socket)
+  /** A request without a token has come. @param address of its client @returns false: it is one too many, so its connection was closed and it gets no answer */
+  admit(socket: Socket, response: ServerResponse, address = socket.remoteAddress): boolean {
+    const client = address === undefined ? undefined : clientNetwork(address)
     if (client === undefined || !this.#requests.add(client, this.#most.requests)) {
       socket.destroy()
       return false

@@ -10,7 +10,7 @@
 import { lookup } from 'node:dns/promises'
 import { BlockList, isIP, type LookupFunction } from 'node:net'
 import { EngineError } from '../errors.ts'
-import { innerAddress, withoutZone } from './ip-address.ts'
+import { addRange, innerAddress, withoutZone } from './ip-address.ts'
 
 /** Says to which addresses this process may send. */
 export type EgressMode = 'private' | 'public'
@@ -66,11 +66,8 @@ export class Egress {
     this.#resolve = resolve
     const names: string[] = []
     for (const entry of allow) {
-      const [network = '', prefix, ...rest] = entry.split('/')
-      const family = isIP(network)
-      if (family !== 0 && rest.length === 0 && (prefix === undefined || isPrefix(prefix, family)))
-        this.#allowed.addSubnet(network, prefix === undefined ? (family === 4 ? 32 : 128) : Number(prefix), family === 4 ? 'ipv4' : 'ipv6')
-      else if (/^(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?$/i.test(entry)) names.push(plainName(entry))
+      if (addRange(this.#allowed, entry)) continue
+      if (/^(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?$/i.test(entry)) names.push(plainName(entry))
       else throw new EngineError('SETTING_INVALID', `"${entry.slice(0, 100)}" is not a host, *.suffix, address or range of addresses`)
     }
     this.#allowedNames = names
@@ -115,7 +112,6 @@ export class Egress {
 const resolveAll: Resolve = (hostname) => lookup(hostname, { all: true })
 
 const plainName = (name: string): string => name.toLowerCase().replace(/\.$/, '')
-const isPrefix = (text: string, family: number): boolean => /^\d{1,3}$/.test(text) && Number(text) <= (family === 4 ? 32 : 128)
 
 function blockList(ranges: readonly Range[]): BlockList {
   const list = new BlockList()

@@ -1,10 +1,20 @@
 /** Reads the text of an IP address. Nothing here does I/O. */
-import { isIPv6 } from 'node:net'
+import { isIP, isIPv6, type BlockList } from 'node:net'
 
 /** Leaves out the zone of an address. */
 export function withoutZone(address: string): string {
   const [bare = address] = address.split('%', 1)
   return bare
+}
+
+/** Adds an address, or a range of them such as 10.0.0.0/8, to a list. @returns false: the text is neither */
+export function addRange(list: BlockList, text: string): boolean {
+  const [network = '', prefix, ...rest] = text.split('/')
+  const family = isIP(network)
+  const bits = family === 4 ? 32 : 128
+  if (family === 0 || rest.length > 0 || (prefix !== undefined && (!/^\d{1,3}$/.test(prefix) || Number(prefix) > bits))) return false
+  list.addSubnet(network, prefix === undefined ? bits : Number(prefix), family === 4 ? 'ipv4' : 'ipv6')
+  return true
 }
 
 /** The eight words of an IPv6 address. */

@@ -2,7 +2,8 @@
 import { Writable } from 'node:stream'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
-import { startApi, type ApiOptions, type ApiServer, type Limits } from '../../api/server.ts'
+import { startApi, type ApiOptions, type ApiServer } from '../../api/server.ts'
+import type { Limits } from '../../api/limits.ts'
 import { GOODS_ID, ScriptedEngine, TOKEN, type ScriptedSink } from './scripted-engine.ts'
 
 export type Answer = { status: number; headers: Headers; body: unknown; text: string }
@@ -25,7 +26,10 @@ export type Fixture = AsyncDisposable & {
 }
 
 /** One sink "goods" that runs, for the account of TOKEN. */
-export async function serve(limits: Partial<Limits> = {}, more: Pick<ApiOptions, 'certificate'> = {}): Promise<Fixture> {
+export async function serve(
+  limits: Partial<Limits> = {},
+  more: Pick<ApiOptions, 'certificate' | 'corsOrigins' | 'trustedProxies'> = {},
+): Promise<Fixture> {
   const engine = new ScriptedEngine()
   const goods = engine.add({ id: GOODS_ID, name: 'goods' })
   const log: string[] = []

@@ -17,7 +17,7 @@ function refusal(env: Record<string, string | undefined>): EngineError {
 test('with nothing set, everything has its default and the state database is the embedded one', () => {
   assert.deepEqual(readSettings({ PATH: '/bin', SERVER_PORT: '', PG_PASSWORD: '' }), {
     server: { host: '127.0.0.1', port: 7376 },
-    edge: { tls: undefined, hasMetricsTls: false, peerCaFile: undefined },
+    edge: { tls: undefined, hasMetricsTls: false, peerCaFile: undefined, limits: {}, corsOrigins: [], trustedProxies: [] },
     log: { level: 'info', format: 'console' },
     config: undefined,
     state: undefined,
@@ -155,12 +155,37 @@ test('a certificate and its key go together, and what needs them says so', () =>
     tls: { certFile: '/tls.crt', keyFile: '/tls.key' },
     hasMetricsTls: true,
     peerCaFile: '/ca.crt',
+    ...{ limits: {}, corsOrigins: [], trustedProxies: [] },
   })
   for (const [env, named] of [
     [{ TAILRACE_TLS_CERT_FILE: '/tls.crt' }, 'TAILRACE_TLS_KEY_FILE'],
     [{ TAILRACE_TLS_KEY_FILE: '/tls.key' }, 'TAILRACE_TLS_CERT_FILE'],
     [{ TAILRACE_METRICS_TLS: 'true' }, 'TAILRACE_METRICS_TLS'],
     [{ ...files, TAILRACE_NODE_ADDRESS: 'http://10.0.0.7:7376' }, 'TAILRACE_NODE_ADDRESS'],
+  ] as const)
+    assert.equal(refusal(env).context['variables'], named, JSON.stringify(env))
+})
+
+test('bounds of HTTP, origins and proxies are checked', () => {
+  const { edge } = readSettings({
+    ...{ TAILRACE_HTTP_HEADERS_MS: '5000', TAILRACE_HTTP_HEADER_BYTES: '32768', TAILRACE_HTTP_REQUESTS_WITHOUT_TOKEN: '7' },
+    ...{ TAILRACE_CORS_ORIGINS: 'https://shop.example, http://localhost:5173', TAILRACE_TRUSTED_PROXIES: '10.0.0.0/8, ::1' },
+  })
+  assert.deepEqual(edge.limits, { headersMs: 5000, headerBytes: 32768, strangeRequests: 7 })
+  assert.deepEqual(
+    [edge.corsOrigins, edge.trustedProxies],
+    [
+      ['https://shop.example', 'http://localhost:5173'],
+      ['10.0.0.0/8', '::1'],
+    ],
+  )
+  for (const [env, named] of [
+    [{ TAILRACE_HTTP_HEADERS_MS: '70000' }, 'TAILRACE_HTTP_REQUEST_MS'],
+    [{ TAILRACE_HTTP_IDLE_MS: '60000' }, 'TAILRACE_HTTP_IDLE_MS'],
+    [{ TAILRACE_CORS_ORIGINS: 'shop.example' }, 'TAILRACE_CORS_ORIGINS'],
+    [{ TAILRACE_CORS_ORIGINS: 'https://shop.example/' }, 'TAILRACE_CORS_ORIGINS'],
+    [{ TAILRACE_TRUSTED_PROXIES: 'proxy.internal' }, 'TAILRACE_TRUSTED_PROXIES'],
+    [{ TAILRACE_TRUSTED_PROXIES: '10.0.0.0/33' }, 'TAILRACE_TRUSTED_PROXIES'],
   ] as const)
     assert.equal(refusal(env).context['variables'], named, JSON.stringify(env))
 })
