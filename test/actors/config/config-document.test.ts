@@ -50,7 +50,7 @@ const refused = (source: string, message: RegExp, env: Record<string, string> = 
 test('a configuration becomes resources with their defaults filled in', () => {
   const { account, tokens, databases, sinks } = parse(VALID)
   assert.equal(account, 'shop')
-  assert.deepEqual(tokens, [{ name: 'main', token: 'secret-token', line: 5 }])
+  assert.deepEqual(tokens, [{ name: 'main', token: 'secret-token', scopes: ['admin'], sinks: [], line: 5 }])
   assert.equal(databases[0]?.input.connection.port, 5433)
   assert.equal(databases[0]?.input.connection.ssl, 'verify-full')
   assert.equal(databases[0]?.createSlot, true)
