@@ -11,9 +11,11 @@ import { codeOf, EngineError, errorText } from '../engine/errors.ts'
 import { fieldsOf, parseExact } from '../engine/json.ts'
 import { accountClient, type Connection } from '../engine/postgres/client-config.ts'
 import { cut } from '../engine/postgres/client-cut.ts'
+import type { Query } from '../engine/postgres/query.ts'
 import { rowsOf } from '../engine/postgres/rows.ts'
 import { sqlstateOf } from '../engine/postgres/sqlstate.ts'
 import { RETENTION_TYPE } from '../engine/state/change-retentions.ts'
+import type { Destination } from '../engine/state/destinations.ts'
 import { ColumnFilter, passes } from './column-filters.ts'
 import type { Answer, Blame, Failure, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 import { Verbatim } from './verbatim.ts'
@@ -97,6 +99,56 @@ type FoundTable = Readonly<{ unique: readonly string[]; hasAnnotations: boolean 
 /** A connection, and the SQL that inserts into the table as it was found. */
 type Connected = Readonly<{ client: Client; insert: string }>
 
+/** Names the table of a change retention, as SQL has it. */
+const tableSql = ({ destination_table_schema: schema, destination_table_name: table }: RetentionDestination): string =>
+  `${escapeIdentifier(schema)}.${escapeIdentifier(table)}`
+
+/** @throws EngineError VALIDATION_FAILED: the table is missing, or doesn't tell one change from another */
+async function findTable(query: Query, settings: RetentionDestination): Promise<FoundTable> {
+  const { destination_table_schema: schema, destination_table_name: table, destination_database: database } = settings
+  const answer = await query(
+    `select c.oid is not null as "isThere", coalesce((
+       select names from pg_index i, lateral (select array_agg(a.attname::text) as names from pg_attribute a
+         where a.attrelid = i.indrelid and a.attnum = any (i.indkey)) k
+       where i.indrelid = c.oid and i.indisunique and i.indpred is null and 0 <> all (i.indkey) and names @> array['seq', 'committed_at', 'record_pk']
+         and names <@ array['seq', 'committed_at', 'record_pk', 'source_database_id', 'source_table_oid', 'source_table_schema', 'source_table_name']
+       limit 1), '{}') as "unique",
+       exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'transaction_annotations' and not a.attisdropped) as "hasAnnotations"
+     from (values (to_regclass($1))) as c (oid)`,
+    [tableSql(settings)],
+  )
+  const [found] = rowsOf({ isThere: 'boolean', unique: 'texts', hasAnnotations: 'boolean' }, answer)
+  const named = `the table ${schema}.${table} of the database "${database}"`
+  if (!found?.isThere) throw new EngineError('VALIDATION_FAILED', `${named} does not exist. Remedy: ${retentionTableSql(schema, table)}`)
+  if (found.unique.length > 0) return found
+  throw new EngineError(
+    'VALIDATION_FAILED',
+    `${named} has no unique index by which a change that is sent again is known. Remedy: ${uniqueSql(tableSql(settings))}`,
+  )
+}
+
+/** So long a plan waits for a database to tell. */
+const LOOK_LIMIT_MS = 3_000
+
+/**
+ * Says what is wrong with the table that a change retention is to write to, with the SQL that mends it; undefined: nothing, or the database
+ * can't be asked.
+ */
+export async function wrongTable(connection: Connection, destination: Destination): Promise<string | undefined> {
+  const limits = { connectionTimeoutMillis: LOOK_LIMIT_MS, query_timeout: LOOK_LIMIT_MS }
+  const client = new Client({ ...accountClient(connection, 'tailrace set-up'), ...limits })
+  client.on('error', () => {})
+  try {
+    await client.connect()
+    await findTable((sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]), destination as RetentionDestination) // as checked
+    return undefined
+  } catch (error) {
+    return error instanceof EngineError && error.code === 'VALIDATION_FAILED' ? error.message : undefined
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
 class RetentionWire implements PushWire {
   readonly maxMessages: number
   readonly maxBytes = MAX_BYTES
@@ -126,7 +178,7 @@ class RetentionWire implements PushWire {
     this.#settings = settings
     this.#connection = target.connection
     this.#databaseId = database.id
-    this.#table = `${escapeIdentifier(settings.destination_table_schema)}.${escapeIdentifier(settings.destination_table_name)}`
+    this.#table = tableSql(settings)
     this.#verbatim = new Verbatim([target.connection.password])
     this.maxMessages = sink.batch_size
     const [table = ''] = sink.source.include_tables ?? []
@@ -222,36 +274,17 @@ class RetentionWire implements PushWire {
         this.#unconnected = error
         throw error
       })
-      this.#open = { client, insert: this.#insert(await this.#find(client)) }
+      this.#open = {
+        client,
+        insert: this.#insert(
+          await findTable((sql, params) => client.query<Record<string, unknown>>(sql, params && [...params]), this.#settings),
+        ),
+      }
       return this.#open
     } catch (error) {
       this.#drop()
       throw error
     }
-  }
-
-  /** @throws EngineError VALIDATION_FAILED: the table is missing, or doesn't tell one change from another */
-  async #find(client: Client): Promise<FoundTable> {
-    const { destination_table_schema: schema, destination_table_name: table, destination_database: database } = this.#settings
-    const answer = await client.query<Record<string, unknown>>(
-      `select c.oid is not null as "isThere", coalesce((
-         select names from pg_index i, lateral (select array_agg(a.attname::text) as names from pg_attribute a
-           where a.attrelid = i.indrelid and a.attnum = any (i.indkey)) k
-         where i.indrelid = c.oid and i.indisunique and i.indpred is null and 0 <> all (i.indkey) and names @> array['seq', 'committed_at', 'record_pk']
-           and names <@ array['seq', 'committed_at', 'record_pk', 'source_database_id', 'source_table_oid', 'source_table_schema', 'source_table_name']
-         limit 1), '{}') as "unique",
-         exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'transaction_annotations' and not a.attisdropped) as "hasAnnotations"
-       from (values (to_regclass($1))) as c (oid)`,
-      [this.#table],
-    )
-    const [found] = rowsOf({ isThere: 'boolean', unique: 'texts', hasAnnotations: 'boolean' }, answer)
-    const named = `the table ${schema}.${table} of the database "${database}"`
-    if (!found?.isThere) throw new EngineError('VALIDATION_FAILED', `${named} does not exist. Remedy: ${retentionTableSql(schema, table)}`)
-    if (found.unique.length > 0) return found
-    throw new EngineError(
-      'VALIDATION_FAILED',
-      `${named} has no unique index by which a change that is sent again is known. Remedy: ${uniqueSql(this.#table)}`,
-    )
   }
 
   /** Deletes the rows of this table's changes that are too old. */

@@ -34,7 +34,8 @@ import type { Account } from '../../engine/state/resources.ts'
 import { isOutsideIdentity, missingNames, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
 import { sinkNames } from '../resources/sink-names.ts'
-import { isRetention, userName } from '../../engine/state/change-retentions.ts'
+import { wrongTable } from '../../sinks/change-retention.ts'
+import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
 import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
 import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
@@ -101,6 +102,7 @@ export async function applyConfig(given: ConfigDocument, options: ApplyOptions):
     const { databases, away, unpublished, actions } = await provisionAll(given, { ...options, known, streamed, findings, made })
     const document = { ...given, databases }
     const held = await checkNames(document, { known, away, findings })
+    await checkTables(document, { known, away, findings })
     const sinks = await storedNames(store.query, 'sink', former)
     const backfills = await initialBackfills(document, { known, sinks, away, unpublished, findings })
     const functions = await buildFunctions(document, { ...options, known, findings })
@@ -362,6 +364,21 @@ async function checkNames(
     for (const one of its) if (!held.has(input.name) || one !== outside) findings.notice(line, `the ${place.named} ${reasonOf(one)}`)
   }
   return held
+}
+
+/** Tells which change retentions have no table to write to: they wait for it. */
+async function checkTables(
+  { databases, retentions }: ConfigDocument,
+  { known, away, findings }: Surroundings & Readonly<{ away: ReadonlySet<string> }>,
+): Promise<void> {
+  for (const { line, input } of retentions) {
+    const target = targetName(input.destination) ?? ''
+    const { connection } =
+      databases.find((one) => one.input.name === target)?.input ?? known.databases.find(({ name }) => name === target) ?? {}
+    if (!connection || away.has(target)) continue // told when it is written, or told above
+    const wrong = await wrongTable(connection, input.destination)
+    if (wrong !== undefined) findings.notice(line, `the change retention "${userName(input.name)}" waits: ${wrong}`)
+  }
 }
 
 /** The backfills that new sinks begin with. */
