@@ -332,8 +332,7 @@ export class BackfillRun {
     const timer = setTimeout(() => late.abort(), withinMs)
     const signal = AbortSignal.any([this.#signal, late.signal])
     try {
-      if (this.#failure) throw this.#failure.error
-      while (this.#open.length >= MAX_OPEN || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]
+      await this.#hasRoom()
       await this.#keeper.mayRead(signal)
       this.#granted = await this.#keeper.room(signal)
       return true
@@ -345,16 +344,28 @@ export class BackfillRun {
     }
   }
 
+  /** Settles when one more slice may be open. */
+  async #hasRoom(): Promise<void> {
+    if (this.#failure) throw this.#failure.error
+    while (this.#open.length >= MAX_OPEN || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]
+  }
+
   async #readKeys(table: SourceTable, page: BegunPage, keys: readonly string[]): Promise<void> {
     this.#againOpen += keys.length
     for (const key of keys) this.#again.delete(key)
-    const rows = this.#rowsOf(table, page.stream)
+    const after = this.#after ?? undefined
+    let rows = this.#rowsOf(table, page.stream)
+    let left = keys.length
     const add: OnCopiedRow = (bytes, view, start, end) => {
       rows.add(bytes, view, start, end)
-      return true
+      if (rows.bytes < SLICE_BYTES || left <= rows.count) return true
+      left -= rows.count
+      this.#release(page, { rows, after, again: rows.count })
+      rows = this.#rowsOf(table, page.stream)
+      return this.#hasRoom().then(() => true)
     }
     await this.#session.copy(againQuery(table, keys), add, (pid) => this.#cancel(pid))
-    this.#release(page, { rows, after: this.#after ?? undefined, again: keys.length })
+    this.#release(page, { rows, after, again: left })
   }
 
   /** The rows of a slice join the stream at a mark that is written now; once they are durable, that is saved soon. */

@@ -6,7 +6,7 @@ import { PageSession } from '../../../engine/backfill/page-session.ts'
 import { Windows } from '../../../engine/backfill/windows.ts'
 import { PART } from '../../../engine/position.ts'
 import type { Query } from '../../../engine/postgres/query.ts'
-import type { RunningBackfill } from '../../../engine/state/backfills.ts'
+import type { DurablePage, RunningBackfill } from '../../../engine/state/backfills.ts'
 import { Change } from '../../../engine/wal/decode/change.ts'
 import { Chunk } from '../../../engine/wal/decode/chunk.ts'
 import { Relation } from '../../../engine/wal/decode/relation.ts'
@@ -38,7 +38,7 @@ const TARGET = {
   ...{ timestampFormat: 'iso8601' as const, splitsKeyChanges: false, only: undefined },
 }
 
-type Scripted = Readonly<{ windows: Windows; durable: StreamingSource['durable']; keeper: BackfillKeeper }>
+type Scripted = Readonly<{ windows: Windows; durable: StreamingSource['durable']; keeper: BackfillKeeper; from: DurablePage | undefined }>
 
 /** A stream that brings the marks that are written, in their order. */
 class Stream {
@@ -71,7 +71,7 @@ class Stream {
 async function readOn(
   { connection }: TestDatabase,
   { marks }: Stream,
-  { windows = new Windows(), durable = () => Promise.resolve(), keeper = KEEPER }: Partial<Scripted> = {},
+  { windows = new Windows(), durable = () => Promise.resolve(), keeper = KEEPER, from }: Partial<Scripted> = {},
 ): Promise<RunEnd> {
   const slot = { id: 'slot', name: 'test', publication: 'p', status: 'active' } as const
   const database = { ...{ id: 'source', accountId: 'a', name: 'source', poolSize: 1, annotations: {}, slot }, connection }
@@ -81,7 +81,7 @@ async function readOn(
   }
   const session = await PageSession.open(connection, 'tailrace backfill test', BACKFILL.maxTimeoutMs)
   try {
-    return await new BackfillRun(BACKFILL, session, { source, keeper, from: undefined }).run()
+    return await new BackfillRun(BACKFILL, session, { source, keeper, from }).run()
   } finally {
     session.close()
   }
@@ -160,4 +160,25 @@ test('no place is saved before its rows are durable', async () => {
   stored.resolve()
   assert.equal(await reading, 'done')
   assert.equal(places.at(-1), null)
+})
+
+test('rows that are read again by their keys come in slices of a megabyte, too', async () => {
+  await using db = await createDatabase(
+    `create table t (id int primary key, name text); insert into t select i, repeat('x', 500000) from generate_series(1, 40) i;
+     create publication p for table t`,
+  )
+  const pages: DurablePage[] = []
+  const durable: BackfillKeeper['durable'] = (page) => Promise.resolve(pages.push({ ...page, lsn: String(page.lsn) }) > 0)
+  assert.equal(await readOn(db, new Stream(() => Promise.resolve()), { keeper: { ...KEEPER, durable } }), 'done')
+  const whole = pages.find(({ after }) => after !== null)
+  const read: number[] = []
+  const keys = Array.from({ length: 30 }, (_, i) => JSON.stringify([String(i + 1)]))
+  const keeper = { ...KEEPER, read: (rows: number) => void read.push(rows), moved: () => Promise.resolve(keys) }
+  const stream = new Stream(() => Promise.resolve())
+  assert.equal(
+    await readOn(db, stream, { keeper, from: { ...whole, after: ['40'], history: 0, lsn: '1', processed: 40, ingested: 40 } }),
+    'done',
+  )
+  assert.equal(stream.rows, 30)
+  assert.ok(Math.max(...read) <= 3, `one slice had ${Math.max(...read)} rows of half a megabyte`)
 })
