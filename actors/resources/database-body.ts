@@ -4,7 +4,7 @@ import { Name } from '../../engine/resource-name.ts'
 import type { Reason } from '../../engine/schema-reasons.ts'
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import type { DatabaseSight, SlotState } from '../../engine/status.ts'
-import { idleDatabaseHealth } from '../source/database-checks.ts'
+import { idleDatabaseHealth } from '../source/database-health.ts'
 import { TlsMode, type Database } from '../../engine/state/resources.ts'
 import { changedConnection, connectionEntry, connectionFields, connectionOf, gathered, type Tell } from './connection-form.ts'
 import {

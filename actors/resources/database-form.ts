@@ -49,7 +49,16 @@ export const DatabaseForm = Type.Object(
     ...connectionFields,
     pool_size: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
     annotations: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
-    slot: Type.Optional(Type.Object({ name: text('name of the slot'), create_if_not_exists: Type.Optional(Type.Boolean()) }, strict)),
+    slot: Type.Optional(
+      Type.Object(
+        {
+          name: text('name of the slot'),
+          create_if_not_exists: Type.Optional(Type.Boolean()),
+          status: Type.Optional(Type.Union([Type.Literal('active'), Type.Literal('disabled')])),
+        },
+        strict,
+      ),
+    ),
     publication: Type.Optional(
       Type.Object(
         {
@@ -138,6 +147,7 @@ export const DATABASE: ResourceForm<'database', DatabaseEntry> = {
         hints: hintsOf(form),
         slotName,
         publicationName,
+        ...(form.slot?.status !== undefined && { slotStatus: form.slot.status }),
       },
       createSlot: form.slot?.create_if_not_exists ?? false,
       createPublication: form.publication?.create_if_not_exists ?? false,
@@ -153,7 +163,7 @@ export const DATABASE: ResourceForm<'database', DatabaseEntry> = {
     ...(poolSize !== DEFAULT_POOL_SIZE && { pool_size: poolSize }),
     ...(Object.keys(annotations).length > 0 && { annotations }),
     ...hints,
-    slot: { name: slot.name },
+    slot: { name: slot.name, ...(slot.status === 'disabled' && { status: slot.status }) },
     publication: { name: slot.publication },
   }),
 }

@@ -31,7 +31,7 @@ import {
   type SlotState,
   type SourceFigures,
 } from '../../engine/status.ts'
-import { databaseHealth } from './database-checks.ts'
+import { databaseHealth } from './database-health.ts'
 import { SourceSight } from './source-sight.ts'
 
 /** Holds what the source of one database works with. */

@@ -143,6 +143,10 @@ test('a slot is switched off and on again, and its database may get another slot
   const off = await patch('switched', { replication_slots: [{ id, status: 'disabled' }] })
   assert.equal(off.replication_slots[0]?.['status'], 'disabled')
   await until('nobody reads the slot', async () => (await readBy(`s_${db.name}`)) === false)
+  const { yaml } = (await service.get('/api/config/export')).body as { yaml: string }
+  assert.match(yaml, /status: disabled/)
+  const { changes } = (await service.post('/api/config/plan', { yaml })).body as { changes: unknown[] }
+  assert.deepEqual(changes, [])
   await db.query('insert into goods values (1)')
   await patch('switched', { replication_slots: [{ id, status: 'active' }] })
   assert.deepEqual(

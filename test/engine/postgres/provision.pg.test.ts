@@ -15,6 +15,11 @@ test('publication and slot are made once, left alone afterwards, and undone as f
   assert.deepEqual([first.publicationCreated, first.slotCreated], [true, true])
   const both = { slots: [{ plugin: 'pgoutput' }], publications: [{ puballtables: true, pubviaroot: true }] }
   assert.deepEqual(await made(db), both)
+  assert.deepEqual(
+    await db.query('select failover from pg_replication_slots where database = $1', [db.name]),
+    [{ failover: true }],
+    'standbys keep it for their promotion',
+  )
   const second = await provision(db.connection, wanted(db, true))
   assert.deepEqual([second.publicationCreated, second.slotCreated], [false, false])
   await second.undo()

@@ -5,6 +5,7 @@ import { Client } from 'pg'
 import { EngineError } from '../../../engine/errors.ts'
 import { clientConfig, type Connection } from '../../../engine/postgres/client-config.ts'
 import { provision } from '../../../engine/postgres/provision.ts'
+import { withTlsChosen } from '../../../engine/postgres/tls-choice.ts'
 import { openStore } from '../../../engine/state/store.ts'
 import { NetProxy } from '../../faults/net-proxy.ts'
 import { reaches, SourceFixture } from '../wal/source-fixture.ts'
@@ -92,6 +93,21 @@ test('a server that offers no TLS is told from one that is away', async () => {
   for (const ssl of [true, 'require', 'verify-ca', 'verify-full'] as const)
     await refusedEverywhere({ ...plain.connection, ssl }, /does not offer TLS.*ssl: disable/)
 })
+
+test('where it is left open the server is asked once: TLS if it offers that, and none is taken away later', async () => {
+  await using plain = await createDatabase()
+  const encrypted = await withTlsChosen(to(server, 'prefer'))
+  assert.deepEqual([encrypted.withoutTls, await connecting(encrypted)], [undefined, true])
+  const open = await withTlsChosen({ ...plain.connection, ssl: 'prefer' })
+  assert.deepEqual([open.withoutTls, await connecting(open)], [true, false])
+  assert.equal((await withTlsChosen({ ...to(server, 'prefer'), withoutTls: true })).withoutTls, undefined, 'it offers TLS by now')
+  const away = { ...to(server, 'prefer'), port: 1 }
+  assert.equal(await withTlsChosen(away), away)
+  await refusedEverywhere({ ...encrypted, ...hostOf(plain.connection) }, /does not offer TLS/)
+  const chosen = to(server, 'require')
+  assert.equal(await withTlsChosen(chosen), chosen)
+})
+const hostOf = ({ hostname, port }: Connection) => ({ hostname, port })
 
 test('the stream comes over TLS, rows greater than a TLS record too, and pausing holds it', async () => {
   await using it = await SourceFixture.create({ ddl: 'create table item (id int primary key, name text)', server: server.url })

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { databaseHealth, idleDatabaseHealth, type SourceCondition } from '../../../actors/source/database-checks.ts'
+import { databaseHealth, idleDatabaseHealth, type SourceCondition } from '../../../actors/source/database-health.ts'
 import { secondsLeft } from '../../../actors/source/slot-watch.ts'
 import type { Seen } from '../../../actors/source/source-sight.ts'
 import { EngineError } from '../../../engine/errors.ts'
