@@ -425,7 +425,7 @@ export class SourceBackfills {
         const rows = Math.min(most, await room.room(end))
         return this.#isStreaming ? Math.min(rows, await this.#besideStream(room.rowBytes, end)) : rows
       },
-      isBound: () => room.isBound,
+      isBound: () => room.isBound || this.#isStreaming,
       releasing: (rows) => room.releasing(rows),
       added: (added) => room.added(added),
       durable: async (page) => {

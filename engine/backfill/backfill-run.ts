@@ -70,9 +70,9 @@ export type BackfillKeeper = Readonly<{
   mayRead: (signal: AbortSignal) => Promise<void>
   /** Rows were read from the source. */
   read: (rows: number) => void
-  /** Settles when rows may join the stream. @returns about how many at once; where its sink is filled up to a bound, no more */
+  /** Settles when rows may join the stream. @returns about how many at once; where `isBound` says so, no more */
   room: (signal: AbortSignal) => Promise<number>
-  /** Whether its sink is filled up to a bound. */
+  /** Whether no more rows may join at once than `room` has said: the sink is filled up to a bound, or changes are streamed. */
   isBound: () => boolean
   /** Rows will join the stream at a mark that is written now. @returns to be called when they have, or never will */
   releasing: (rows: number) => () => void

@@ -10,6 +10,8 @@ import { ITEMS, NEVER, serving, Shop, type Taken, upTo } from './shop.ts'
 
 const item = (more: Record<string, unknown> = {}) => ({ table: 'public.item', max_timeout_ms: 5_000, ...more })
 
+const sum = (numbers: Iterable<number>): number => [...numbers].reduce((all, each) => all + each, 0)
+
 const sinkOf = (shop: Shop, name: string) => shop.node.cache.sinks.find((sink) => sink.name === name) ?? assert.fail(name)
 
 async function start(shop: Shop, name: string, settings: readonly ReturnType<typeof item>[] = [item()]): Promise<Backfill> {
@@ -129,6 +131,31 @@ for (const status of ['active', 'paused'] as const)
     assert.equal(state, 'active')
     assert.ok(rowsProcessed < 20_000, `${rowsProcessed} rows were read`)
   })
+
+test('while changes are streamed, rows come in small slices with time between them', async () => {
+  await using shop = await opened(20_000)
+  const over = new AbortController()
+  const writing = (async () => {
+    for (let id = 50_001; !over.signal.aborted; id++) await shop.insert(id, id)
+  })()
+  await until('changes are streamed', async () => (await shop.take('a', 1)).length > 0)
+  const startedAt = performance.now()
+  await start(shop, 'a')
+  const slices = new Map<number, number>() // a mark for each
+  await until('all rows have come', async () => {
+    const { body } = await shop.sink('a').receive({ batchSize: 1_000, waitMs: 100, shape: 'flat', signal: NEVER })
+    const { data } = JSON.parse(body.toString()) as { data: (Taken & { action: string; metadata: { commit_lsn: number } })[] }
+    await shop.ack('a', data)
+    for (const { action, record, metadata } of data)
+      if (action === 'read' && record.id <= 20_000) slices.set(metadata.commit_lsn, (slices.get(metadata.commit_lsn) ?? 0) + 1)
+    return sum(slices.values()) === 20_000
+  })
+  const tookMs = performance.now() - startedAt
+  over.abort()
+  await writing
+  assert.ok(Math.max(...slices.values()) < 1_000, `${Math.max(...slices.values())} rows of a slice`) // of 128 KB
+  assert.ok(tookMs > slices.size * 7, `${slices.size} slices in ${tookMs} ms`) // one every 8 ms
+})
 
 test('what a client has lost holds up the backfill for seconds, not until it comes again, however much the stream brings', async () => {
   await using shop = await opened(4_000)

@@ -58,6 +58,18 @@ test('a sink that becomes slow has fewer rows before it soon', () => {
   assert.equal(deliver({ perMs: 1, pathMs: 10, forMs: 10_000, pace: new DeliveryPace(10) }).limit, 1_000)
 })
 
+test('where rows may take longer more of them wait, and fewer at once when they may no longer', () => {
+  const short = deliver({ perMs: 200, pathMs: 10, forMs: 10_000 })
+  const pace = new DeliveryPace(50)
+  const long = deliver({ perMs: 200, pathMs: 10, forMs: 10_000, pace })
+  assert.ok(long.limit > short.limit * 1.5, `${long.limit} rows, and ${short.limit}`)
+  pace.queueMs = 10
+  assert.ok(pace.limit <= long.limit / 4, `${pace.limit} rows`)
+  pace.queueMs = 50
+  pace.queueMs = 0
+  assert.equal(pace.limit, 1_000)
+})
+
 test('rows that wait are not counted twice as delivered, and nothing grows while nobody waits for room', () => {
   const pace = new DeliveryPace(10)
   for (let now = 0; now < 1_000; now += 10) {
