@@ -50,6 +50,8 @@ const SESSIONS = 8
 const WARM_UP_SECONDS = 5
 const LOOK_EVERY_MS = 100
 const SERVED_MS = 60_000
+/** Backlogs that `/info` tells are of some time ago. */
+const BACKLOG_KNOWN_MS = 6_000
 const MB = 2 ** 20
 
 type Backfill = Readonly<{ id: string; state: string; rows_processed_count: number }>
@@ -210,6 +212,7 @@ export async function backfillDrains(
         const startedAt = wallClock()
         const reachedAt = await Promise.race([running.reached, other.reached])
         const processes = meter.read()
+        await delay(BACKLOG_KNOWN_MS)
         const { streams } = (await running.ask('GET', '/info')) as Info
         const idle = streams.flatMap(({ readers }) => readers).find(({ sink }) => sink === 'more-2')
         const logMb = (await running.dataBytes()) / MB
