@@ -121,3 +121,15 @@ test('entries that are older than they are kept are deleted, and no others', asy
   await pruneAudit(s.store.query, 30)
   assert.deepEqual((await logged(s)).data.map(({ name }: { name: string }) => name), ['new']) // prettier-ignore
 })
+
+test('behind a proxy that is trusted the address is the client’s, and behind any other the proxy’s', async () => {
+  for (const [trustedProxies, address] of [
+    [['127.0.0.1'], '198.51.100.7'],
+    [['10.0.0.0/8'], '127.0.0.1'],
+  ] as const) {
+    await using s = await serveEverything({ trustedProxies })
+    const headers = { 'x-forwarded-for': '203.0.113.9, not-an-address, 198.51.100.7' }
+    assert.equal((await s.call('POST', '/api/destinations/http_endpoints', { token, body: WEBHOOK, headers })).status, 200)
+    assert.equal((await logged(s)).data[0].actor.address, address)
+  }
+})

@@ -40,7 +40,7 @@ export type Answered = Readonly<{
 }>
 
 /** @param wrongTokens of a minute that are not slowed */
-export async function serveEverything({ wrongTokens = Infinity } = {}) {
+export async function serveEverything({ wrongTokens = Infinity, trustedProxies = [] as readonly string[] } = {}) {
   await using stack = new AsyncDisposableStack()
   const db = stack.use(await createState())
   const { connection } = db
@@ -99,6 +99,7 @@ export async function serveEverything({ wrongTokens = Infinity } = {}) {
       config: new ConfigEdits({ store, resources, pool, signal: new AbortController().signal, takeIn: reload, logger }),
       logger,
       limits: { wrongTokens },
+      trustedProxies,
       identity: { version: '0', nodeId: randomUUID(), nodeName: 'test' },
     }),
   )
