@@ -29,7 +29,7 @@ const checkConfig = checker(ConfigIn)
 
 const Form = Type.Union([Type.Object({}, { additionalProperties: true }), Type.Null()])
 const Change = Type.Object({
-  resource_type: Type.Union([...RESOURCE_TYPES, 'api_token'].map((type) => Type.Literal(type))),
+  resource_type: Type.Union([...RESOURCE_TYPES, 'api_token', 'user'].map((type) => Type.Literal(type))),
   action: Type.Union(
     ['create', 'update', 'delete'].map((action) => Type.Literal(action)),
     { description: 'delete: the file lacks it, and it stays; an API token that a file made goes' },
@@ -122,7 +122,7 @@ export function configOperations(port: ConfigPort): Operation[] {
 function askerOf(request: FastifyRequest, { raw }: FastifyReply): Parameters<ConfigPort['apply']>[2] {
   const gone = new AbortController()
   raw.once('close', () => gone.abort())
-  return { gone: gone.signal, refuseTokens: () => requireScope(request, 'admin', 'A file with api_tokens') }
+  return { gone: gone.signal, refuseTokens: () => requireScope(request, 'admin', 'A file with api_tokens or users') }
 }
 
 /** @throws EngineError REQUEST_INVALID, SCOPE_MISSING */

@@ -53,7 +53,10 @@ import { pullOperations } from './sinks/pull-routes.ts'
 import { tailOperations } from './sinks/tail-routes.ts'
 import { Strangers } from './http/strangers.ts'
 import { LIMITS, type Limits } from './limits.ts'
+import { refuseForeignPage, sessionSecret } from './http/session.ts'
 import { WrongTries } from './http/wrong-tries.ts'
+import { ROLES } from '../engine/state/users.ts'
+import { userOperations, type UserPort } from './user-routes.ts'
 
 /** Says what the API serves, and where. */
 export type ApiOptions = Readonly<{
@@ -68,6 +71,8 @@ export type ApiOptions = Readonly<{
   tokenEdits?: TokenPort
   /** absent: nothing that is done here goes on record but in the transactions of changes */
   audit?: AuditPort
+  /** absent: nobody signs in here */
+  users?: UserPort
   edits: ResourcePorts['edits']
   /** absent: backfills can't be managed here */
   backfills?: BackfillPorts['backfills']
@@ -115,9 +120,10 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const limits = { ...LIMITS, ...options.limits }
   const strangers = new Strangers({ connections: limits.strangers, requests: limits.strangeRequests })
   const app = newServer(options, limits, strangers)
-  const operations = operationsOf(options, receives)
+  const wrongPasswords = new WrongTries(options.logger, { what: 'somebody tries passwords that are wrong', free: limits.wrongTokens })
+  const operations = operationsOf(options, { receives, wrongPasswords })
   const wrongTokens = new WrongTries(options.logger, { what: 'requests came with API tokens that are not known', free: limits.wrongTokens })
-  for (const operation of operations) addRoutes(app, operation, { ...options, wrongTokens })
+  for (const operation of operations) addRoutes(app, operation, { ...options, wrongTokens, strangers })
   addOptions(app, operations)
   if (options.cluster) addPeerRoutes(app, { service: options.cluster.service, receives, strangers })
   try {
@@ -126,7 +132,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     await app.close()
     throw portUnavailable('SERVER_PORT', host, port, cause)
   }
-  const stop = stopOnce(app, receives, wrongTokens)
+  const stop = stopOnce(app, receives, [wrongTokens, wrongPasswords])
   return { url: urlOf(app.server), operations, stop, [Symbol.asyncDispose]: () => stop() }
 }
 
@@ -138,6 +144,7 @@ function operationsOf(
     tokens,
     tokenEdits,
     audit,
+    users,
     edits,
     backfills,
     databases,
@@ -147,7 +154,7 @@ function operationsOf(
     cluster,
     makeTestUrl,
   }: ApiOptions,
-  receives: OpenReceives,
+  { receives, wrongPasswords }: Readonly<{ receives: OpenReceives; wrongPasswords: WrongTries }>,
 ): Operation[] {
   const operations = [
     ...pullOperations({ engine, resources, tokens, receives }),
@@ -161,6 +168,7 @@ function operationsOf(
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),
     ...(tokenEdits ? tokenOperations(tokenEdits) : []),
     ...(audit ? auditOperations(audit) : []),
+    ...(users ? userOperations(users, wrongPasswords) : []),
     ...(databases ? databaseOperations({ engine, resources, databases }) : []),
     ...sourceOperations({ engine, resources }),
     ...databaseCheckOperations({ resources }),
@@ -276,7 +284,13 @@ function parsedBody(text: string, exactNumbers: boolean): unknown {
 function addRoutes(
   app: FastifyInstance,
   operation: Operation,
-  { resources, audit, wrongTokens }: Pick<ApiOptions, 'resources' | 'audit'> & Readonly<{ wrongTokens: WrongTries }>,
+  {
+    resources,
+    audit,
+    users,
+    wrongTokens,
+    strangers,
+  }: Pick<ApiOptions, 'resources' | 'audit' | 'users'> & Readonly<{ wrongTokens: WrongTries; strangers: Strangers }>,
 ): void {
   const { methods, paths, scope, body, answer, maxBodyBytes, exactNumbers, head, noted, handle } = operation
   /** Puts on record what is about to be done, unless it is of something that is not there. */
@@ -290,6 +304,18 @@ function addRoutes(
         changes: fieldChanges(undefined, plainly({ ...fieldsOf(request.params), ...fieldsOf(request.body) })),
       })
   }
+  /** Finds who asks by the session of the request. */
+  const knowUser = async (request: FastifyRequest, secret: string) => {
+    const user = await users?.userOf(secret)
+    if (!user) {
+      await wrongTokens.slow(clientNetwork(request.ip)) // each is looked up in the state database
+      throw new EngineError('TOKEN_INVALID', 'The session has ended; sign in again.')
+    }
+    if (scope !== 'read' || request.method !== 'GET') refuseForeignPage(request)
+    const { id, account, email: name, role } = user
+    request.caller = { kind: 'user', id, name, account, scopes: ROLES[role], sinks: [] }
+    strangers.know(request.raw.socket)
+  }
   for (const path of paths) {
     app.route({
       method: [...methods],
@@ -301,9 +327,14 @@ function addRoutes(
       ...(scope !== 'open' && {
         onRequest: (request, _reply, done) => {
           const { caller, headers, ip } = request
-          if (caller || !hasToken(headers.authorization)) {
+          const secret = caller || !users ? undefined : sessionSecret(request)
+          if (caller || (secret === undefined && !hasToken(headers.authorization))) {
             requireScope(request, scope)
             done()
+          } else if (secret !== undefined && headers.authorization === undefined) {
+            knowUser(request, secret)
+              .then(() => requireScope(request, scope))
+              .then(() => done(), done)
           } else void wrongTokens.slow(clientNetwork(ip)).then(() => done(tokenInvalid(headers.authorization)))
         },
       }),
@@ -355,13 +386,13 @@ function takesJson(accept: string | undefined): boolean {
   })
 }
 
-function stopOnce(app: FastifyInstance, receives: OpenReceives, wrongTokens: WrongTries): (graceMs?: number) => Promise<void> {
+function stopOnce(app: FastifyInstance, receives: OpenReceives, slowed: readonly WrongTries[]): (graceMs?: number) => Promise<void> {
   let stopped: Promise<void> | undefined
   return (graceMs = STOP_GRACE_MS) =>
     (stopped ??= (async () => {
       const closed = app.close()
       receives.stop()
-      wrongTokens[Symbol.dispose]()
+      for (const tries of slowed) tries[Symbol.dispose]()
       // a connection that was busy when the server closed keeps alive afterwards
       const sweep = setInterval(() => app.server.closeIdleConnections(), 20)
       const cut = setTimeout(() => app.server.closeAllConnections(), graceMs)

@@ -15,7 +15,7 @@ type Style = 'green' | 'red' | 'yellow' | 'dim' | 'bold'
 export type Paint = (style: Style, text: string) => string
 type Line = Readonly<{ sign: ' ' | '+' | '-'; text: string }>
 
-const NOUNS = { ...NOUN_OF, api_token: 'API token' } as const
+const NOUNS = { ...NOUN_OF, api_token: 'API token', user: 'user' } as const
 const STYLES = { '+': 'green', '-': 'red', ' ': 'dim' } as const
 /** Lines around one that differs. */
 const CONTEXT = 2

@@ -319,6 +319,13 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     ],
     run: async ({ verb, word, values }) => (await import('./token.ts')).token(verb, word, values),
   }),
+  user: command({
+    usage: 'setup-code',
+    summary: 'print the code by which the first user of the console is set up',
+    verbs: { 'setup-code': 'prints it, from VAULT_KEY or the data folder; it is good while there is no user' },
+    examples: ['tailrace user setup-code'],
+    run: async () => (await import('./user.ts')).setupCode(),
+  }),
   vault: command({
     usage: 'rotate',
     summary: 'encrypt all secrets of the state database by another key, also while Tailrace runs',

@@ -38,6 +38,8 @@ import { AuditPruning } from '../engine/state/audit-pruning.ts'
 import { NodeRegistry } from '../engine/state/node-registry.ts'
 import { ResourceCache } from '../engine/state/resource-cache.ts'
 import { ResourceStore, type Resources } from '../engine/state/resource-store.ts'
+import { folderKey } from '../engine/state/secrets.ts'
+import { UserEdits } from '../actors/resources/user-edits.ts'
 import { vaultOf } from './vault.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
 import { TokenMemory } from '../engine/state/token-memory.ts'
@@ -206,6 +208,9 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
       'the demo can be reached from other machines: whoever has its token reads and writes its database. Set SERVER_HOST to 127.0.0.1, or begin with a configuration of your own',
     )
   const edits = new ResourceEdits({ store, resources, cache, takeIn })
+  const users = new UserEdits({ store, resources, vaultKey: settings.vaultKey ?? folderKey(folder.path) })
+  if (await users.needsSetup())
+    logger.info('no user has been set up yet: the first one needs the code that "npx tailrace user setup-code" prints')
   const api = await startApi({
     host,
     port,
@@ -218,6 +223,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     resources: cache,
     tokens,
     tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: loadTokens }),
+    users,
     audit: {
       entries: (accountId, filter) => auditEntries(store.query, accountId, filter),
       note: (change) => record(store.query, [change]),

@@ -51,6 +51,7 @@ import { exportedResources, type ExportedResource } from './config-export.ts'
 import { refusal, type Problem } from './config-reader.ts'
 import { builtFunction, writtenOf } from './built-functions.ts'
 import { writeTokens } from './config-tokens.ts'
+import { writeUsers } from './config-users.ts'
 
 type ApplyOptions = Readonly<{
   store: Store
@@ -111,6 +112,9 @@ export async function applyConfig(given: ConfigDocument, options: ApplyOptions):
         const owner = account ?? (await resources.saveAccount(query, document.account))
         const stored = await knownTo(query, resources, owner)
         const edit = { query, resources, account: owner, stored }
+        const userChanges = await writeUsers(document, edit, ({ line, email }, error) =>
+          findings.wrong({ line, named: `user "${email}"` }, error),
+        )
         const tokenChanges = await writeTokens(document, edit, {
           maker: account ? 'apply' : 'file',
           refused: ({ line, name }, error) => findings.wrong({ line, named: `API token "${name}"` }, error),
@@ -121,6 +125,7 @@ export async function applyConfig(given: ConfigDocument, options: ApplyOptions):
         const after = exportedResources(await knownTo(query, resources, owner), owner.id, resources.defaults)
         const outcome = {
           changes: [
+            ...userChanges,
             ...tokenChanges,
             ...withBackfills(changesOf(exportedResources(stored, owner.id, resources.defaults), after, isNamed), document),
           ],

@@ -6,12 +6,12 @@ import type { ExportedResource } from './config-export.ts'
 import { isObject } from '../../engine/json.ts'
 
 /**
- * @property resource_type `api_token`: the token itself is never told
+ * @property resource_type `api_token`, `user`: token and password are never told
  * @property action delete: it isn't in the file, and stays all the same, but for an API token, which goes
  * @property old secrets are shown in part; null: there was none @property new the same
  */
 export type ResourceChange = Readonly<{
-  resource_type: ResourceType | 'api_token'
+  resource_type: ResourceType | 'api_token' | 'user'
   action: 'create' | 'update' | 'delete'
   name: string
   old: Form | null

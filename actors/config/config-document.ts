@@ -10,6 +10,7 @@ import { EngineError, errorText } from '../../engine/errors.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
 import { NO_RESOURCES, type EndpointInput, type ResourceLists, type SinkInput } from '../../engine/state/resource-store.ts'
 import type { Account as StoredAccount } from '../../engine/state/resources.ts'
+import type { Role } from '../../engine/state/users.ts'
 import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import type { DatabaseEntry } from '../resources/database-form.ts'
 import { checker, readOnly, withoutNulls, type FileSection } from '../resources/form.ts'
@@ -17,6 +18,7 @@ import { flatFunction } from '../resources/function-form.ts'
 import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
 import { TokenEntry, tokenEntry } from '../resources/token-form.ts'
 import { placeOfFunction, type ConfiguredFunction } from './built-functions.ts'
+import { USERS } from './config-users.ts'
 import { ConfigReader, refusal, type Problem } from './config-reader.ts'
 
 const strict = { additionalProperties: false } as const
@@ -42,6 +44,7 @@ export type ConfigDocument = Readonly<{
   tokens: readonly (ReturnType<typeof tokenEntry> & Readonly<{ line: number }>)[]
   /** the file has the section of tokens, be it empty */
   hasTokens: boolean
+  users: readonly Readonly<{ email: string; password: string; role: Role | undefined; line: number }>[]
   databases: readonly ConfiguredDatabase[]
   retentions: readonly Readonly<{ line: number; input: SinkInput }>[]
   functions: readonly ConfiguredFunction[]
@@ -51,10 +54,10 @@ export type ConfigDocument = Readonly<{
   notices: readonly string[]
 }>
 
-const SECTIONS = new Set(['account', ...[TOKENS, ...Object.values(RESOURCE_FORMS)].map(({ section }) => section).toSorted()])
+const SECTIONS = new Set(['account', ...[TOKENS, USERS, ...Object.values(RESOURCE_FORMS)].map(({ section }) => section).toSorted()])
 /** older names of sections */
 const OLDER = new Set(['transforms'])
-const NOT_YET = new Set(['users', 'wal_pipelines'])
+const NOT_YET = new Set(['wal_pipelines'])
 
 /**
  * Reads a configuration file. @param source YAML @param file named in errors
@@ -119,6 +122,7 @@ export function readDocument(
   for (const [key, held] of Object.entries(root)) checkSection(reader, key, held)
   const account = accountNamed(reader, root['account'], stored.account)
   const tokens = entriesOf(reader, root, TOKENS)
+  const users = entriesOf(reader, root, USERS)
   const { database, change_retention, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
   const databases = entriesOf(reader, root, database, stored.databases)
   if (root['functions'] !== undefined && root['transforms'] !== undefined)
@@ -145,6 +149,7 @@ export function readDocument(
     account,
     tokens: unplaced(tokens),
     hasTokens: root[TOKENS.section] !== undefined,
+    users: unplaced(users),
     databases: unplaced(databases),
     retentions: unplaced(retentions),
     functions,
@@ -303,7 +308,7 @@ function repeated(texts: readonly unknown[]): number[] {
 
 /** Fields that take texts alone. */
 const TEXTS = new Set(
-  [...[TOKENS, ...Object.values(RESOURCE_FORMS)].map(({ schema }) => schema), ...DESTINATIONS.values()]
+  [...[TOKENS, USERS, ...Object.values(RESOURCE_FORMS)].map(({ schema }) => schema), ...DESTINATIONS.values()]
     .flatMap(({ properties }) => Object.entries(properties))
     .filter(([, schema]) => 'type' in schema && schema.type === 'string')
     .map(([name]) => name),

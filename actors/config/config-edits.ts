@@ -37,7 +37,7 @@ export type GivenConfig = Readonly<{
 
 /**
  * Who asks for a configuration to be planned or applied. @property gone aborted when the client no longer waits: what isn't stored by then
- * never is @property refuseTokens throws where the client may not set API tokens
+ * never is @property refuseTokens throws where the client may not set API tokens and users
  */
 type Asker = Readonly<{ gone: AbortSignal; refuseTokens: () => void }>
 
@@ -102,7 +102,7 @@ export class ConfigEdits {
     const signal = AbortSignal.any([this.#options.signal, gone])
     if (signal.aborted) throw new EngineError('STOPPING', 'the client left before its configuration was read or applied')
     const document = await this.#read(given, storedOf(await resources.load(store.query), account), { pool, signal })
-    if (document.hasTokens) refuseTokens()
+    if (document.hasTokens || document.users.length > 0) refuseTokens()
     return applyConfig(document, { store, resources, pool, signal, account, isTrial, logger })
   }
 

@@ -5,6 +5,7 @@ import { ERRORS, isErrorCode, type ErrorCode } from '../../engine/errors.ts'
 import { isObject } from '../../engine/json.ts'
 import { SCOPES } from '../../engine/state/tokens.ts'
 import type { Operation } from './operation.ts'
+import { SESSION_COOKIE } from './session.ts'
 
 const ErrorOut = Type.Object({
   summary: Type.String(),
@@ -45,6 +46,7 @@ export function openapiDocument(operations: readonly Operation[], version: strin
     paths,
     components: {
       securitySchemes: {
+        session: { type: 'apiKey', in: 'cookie', name: SESSION_COOKIE, description: 'session of a user, from our own pages' },
         token: {
           type: 'http',
           scheme: 'bearer',
@@ -66,7 +68,7 @@ function described(operation: Operation, path: string, isFirst: boolean): Record
     operationId: isFirst ? id : `${id}ByPut`,
     summary,
     ...(text && { description: text }),
-    security: scope === 'open' ? [] : [{ token: [scope] }], // what the token must be allowed
+    security: scope === 'open' ? [] : [{ token: [scope] }, { session: [scope] }], // what the token, or the user, must be allowed
     parameters: [...pathParameters(path), ...queryParameters(query)],
     ...(body && { requestBody: { required: false, content: json(body) } }),
     responses: {

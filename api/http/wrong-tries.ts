@@ -65,6 +65,13 @@ export class WrongTries implements Disposable {
     return tries.next - now
   }
 
+  /** Waits before a try is looked at, if whoever makes it has tried too often: for what costs much to look at. */
+  async before(by: string): Promise<void> {
+    const { count = 0, next = 0 } = this.#of.get(by) ?? {}
+    const ms = count > this.#free ? Math.min(next - this.#clock(), LONGEST_MS) : 0
+    if (ms > 0) await sleep(ms, undefined, { signal: this.#stopped.signal }).catch(() => undefined)
+  }
+
   /** Counts a wrong try, and waits as long as its answer should; not longer than until the end of the service. */
   async slow(by: string): Promise<void> {
     const ms = this.add(by)

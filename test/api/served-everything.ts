@@ -5,6 +5,7 @@ import { BackfillEdits } from '../../actors/resources/backfill-edits.ts'
 import { DatabaseEdits } from '../../actors/resources/database-edits.ts'
 import { ResourceEdits } from '../../actors/resources/resource-edits.ts'
 import { newSink } from '../../actors/resources/sink-form.ts'
+import { UserEdits } from '../../actors/resources/user-edits.ts'
 import { TokenEdits } from '../../actors/resources/token-edits.ts'
 import { startApi } from '../../api/server.ts'
 import { createLogger } from '../../engine/logger.ts'
@@ -80,6 +81,7 @@ export async function serveEverything({ wrongTokens = Infinity, trustedProxies =
     destination: { write: (line: string) => void lines.push(JSON.parse(line) as Record<string, unknown>) },
   })
   const edits = new ResourceEdits({ store, resources, cache, takeIn: reload })
+  const users = new UserEdits({ store, resources, vaultKey: Buffer.alloc(32, 5) })
   const api = stack.use(
     await startApi({
       host: '127.0.0.1',
@@ -88,6 +90,7 @@ export async function serveEverything({ wrongTokens = Infinity, trustedProxies =
       resources: cache,
       tokens,
       tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: () => tokens.load() }),
+      users,
       audit: {
         entries: (accountId, filter) => auditEntries(store.query, accountId, filter),
         note: (change) => record(store.query, [change]),
@@ -123,5 +126,5 @@ export async function serveEverything({ wrongTokens = Infinity, trustedProxies =
     return { status: answer.status, text, headers: answer.headers, body: text.startsWith('{') ? (JSON.parse(text) as unknown) : undefined }
   }
   const owned = stack.move()
-  return { db, api, call, cache, tokens, store, resources, engine, lines, reload, [Symbol.asyncDispose]: () => owned.disposeAsync() }
+  return { db, api, call, cache, tokens, users, store, resources, engine, lines, reload, [Symbol.asyncDispose]: () => owned.disposeAsync() }
 }

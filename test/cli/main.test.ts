@@ -147,7 +147,7 @@ test('a wrong configuration file is told, with all its mistakes, before anything
       .stderr.split('\n')
       .map((line) => line.replace(`${file}:`, ''))
     assert.deepEqual(told.slice(1, 8), [
-      '2:1: unknown section "snks"; known are account, api_tokens, databases, functions, http_endpoints, sinks, and mappings of other names are ignored',
+      '2:1: unknown section "snks"; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks, users, and mappings of other names are ignored',
       `9:22: function "block": Expected ',', got '}'`,
       '12:61: function "line": Expression expected',
       '13:65: function "file": doc.ts:2:31: Expression expected',

@@ -106,7 +106,7 @@ sinks: [{ name: n, database: d, batch_size: 3, actions: [insert], destination: {
 `)
   assert.equal(sinks[0]?.input.batch_size, 3)
   assert.deepEqual(notices, [
-    'tailrace.yaml:3: "base_sink" is not a section and is ignored; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks',
+    'tailrace.yaml:3: "base_sink" is not a section and is ignored; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks, users',
   ])
   refused(`${VALID}snks: [{ name: n }]\n`, /unknown section "snks"/)
 })
@@ -247,7 +247,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
     .replace('include_tables: [public.goods]', 'include_tables: []')
     .replace('sequin_stream', 'pigeons')
   assert.throws(
-    () => parse(`${wrong}  - { name: 7, colour: red, batch_size: 0 }\nsnks: []\nusers: []\n`),
+    () => parse(`${wrong}  - { name: 7, colour: red, batch_size: 0 }\nsnks: []\nwal_pipelines: []\n`),
     (error) => {
       assert.ok(error instanceof EngineError)
       assert.deepEqual(error.message.split('\n'), [
@@ -265,8 +265,8 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:22:13: sinks, entry 2: name must be a text, got a number',
         'tailrace.yaml:22:24: sinks, entry 2: colour is not a field of a sink',
         'tailrace.yaml:22:41: sinks, entry 2: batch_size must be at least 1, got 0',
-        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks, and mappings of other names are ignored',
-        'tailrace.yaml:24:1: the section "users" is not supported yet',
+        'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks, users, and mappings of other names are ignored',
+        'tailrace.yaml:24:1: the section "wal_pipelines" is not supported yet',
       ])
       assert.deepEqual(error.context, { file: 'tailrace.yaml', line: 2, column: 1 })
       return true

@@ -1,0 +1,294 @@
+/**
+ * Users of the console (docs/security.md): sessions, the first set-up, users and invitations. A session is a cookie, which the browser
+ * sends by itself; so what it changes must come from our own pages.
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { Type } from 'typebox'
+import { checker } from '../actors/resources/form.ts'
+import { SESSION_SECONDS, type From, type SignedIn, type UserEdits } from '../actors/resources/user-edits.ts'
+import { EngineError } from '../engine/errors.ts'
+import { clientNetwork } from '../engine/net/ip-address.ts'
+import { MAX_PASSWORD, MIN_PASSWORD } from '../engine/state/passwords.ts'
+import { emailOf, ROLES, type Invitation, type Role, type User } from '../engine/state/users.ts'
+import { refuseForeignPage, sessionSecret, SESSION_COOKIE } from './http/session.ts'
+import { objectBody, pathParameter, type Operation } from './http/operation.ts'
+import type { WrongTries } from './http/wrong-tries.ts'
+
+/** The calls that the routes of users make. */
+export type UserPort = Pick<
+  UserEdits,
+  | 'needsSetup'
+  | 'setUp'
+  | 'signIn'
+  | 'userOf'
+  | 'signOut'
+  | 'changePassword'
+  | 'list'
+  | 'changeRole'
+  | 'remove'
+  | 'invitations'
+  | 'invite'
+  | 'withdraw'
+  | 'accept'
+>
+
+const strict = { additionalProperties: false } as const
+const Email = Type.String({ pattern: '^[^@\\s]{1,64}@[^@\\s]{1,190}$', description: 'an email address' })
+const NewPassword = Type.String({ minLength: MIN_PASSWORD, maxLength: MAX_PASSWORD })
+const GivenPassword = Type.String({ minLength: 1, maxLength: MAX_PASSWORD })
+const AnyRole = Type.Unsafe<Role>(Type.Union(Object.keys(ROLES).map((role) => Type.Literal(role)), { description: 'viewer: read; editor: manage; admin: admin' })) // prettier-ignore
+const SignIn = Type.Object({ email: Email, password: GivenPassword }, strict)
+const SetUp = Type.Object(
+  {
+    code: Type.String({ description: 'the set-up code, which tailrace user setup-code prints' }),
+    account: Type.Optional(Type.String({ minLength: 1, description: 'absent: the one that there is, or a new one named "default"' })),
+    email: Email,
+    password: NewPassword,
+  },
+  strict,
+)
+const Accept = Type.Object({ token: Type.String({ minLength: 1, description: 'of the invitation' }), password: NewPassword }, strict)
+const ChangePassword = Type.Object({ current_password: GivenPassword, password: NewPassword }, strict)
+const Invite = Type.Object({ email: Email, role: AnyRole }, strict)
+const ChangeRole = Type.Object({ role: AnyRole }, strict)
+const UserOut = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  email: Type.String(),
+  role: Type.String(),
+  account: Type.String(),
+  inserted_at: Type.String(),
+})
+const InvitationOut = Type.Object({
+  id: Type.String({ format: 'uuid' }),
+  email: Type.String(),
+  role: Type.String(),
+  inserted_at: Type.String(),
+  expires_at: Type.String(),
+})
+const SessionOut = Type.Object({
+  user: Type.Union([UserOut, Type.Null()], { description: 'who has signed in' }),
+  setup_needed: Type.Boolean({ description: 'there is no user yet' }),
+})
+const Success = Type.Object({ success: Type.Literal(true) })
+
+const [checkSignIn, checkSetUp, checkAccept] = [checker(SignIn), checker(SetUp), checker(Accept)]
+const [checkPassword, checkInvite, checkRole] = [checker(ChangePassword), checker(Invite), checker(ChangeRole)]
+
+const userOut = ({ id, email, role, account, insertedAt }: User) => ({
+  id,
+  email,
+  role,
+  account: account.name,
+  inserted_at: insertedAt.toISOString(),
+})
+const invitationOut = ({ id, email, role, insertedAt, expiresAt }: Invitation) => ({
+  id,
+  email,
+  role,
+  inserted_at: insertedAt.toISOString(),
+  expires_at: expiresAt.toISOString(),
+})
+
+/** Makes the routes of users. @param wrongPasswords slows who tries passwords, by email and by address */
+export function userOperations(users: UserPort, wrongPasswords: WrongTries): Operation[] {
+  /** Lets somebody sign in; who fails waits for the answer. */
+  const signedIn = async (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    by: string | undefined,
+    work: (from: From) => Promise<SignedIn>,
+  ) => {
+    refuseForeignPage(request)
+    const tries = [clientNetwork(request.ip), ...(by === undefined ? [] : [by])]
+    await Promise.all(tries.map((one) => wrongPasswords.before(one)))
+    try {
+      const { user, secret } = await work({ address: request.ip, client: request.headers['user-agent']?.slice(0, 200) })
+      reply.header('set-cookie', cookie(request, secret, SESSION_SECONDS))
+      return { user: userOut(user), setup_needed: false }
+    } catch (error) {
+      const isTry = error instanceof EngineError && (error.code === 'SIGN_IN_FAILED' || error.code === 'SETUP_REFUSED')
+      if (isTry) await Promise.all(tries.map((one) => wrongPasswords.slow(one)))
+      throw error
+    }
+  }
+  const own = async (request: FastifyRequest): Promise<Readonly<{ user: User; secret: string }>> => {
+    const secret = sessionSecret(request)
+    const user = secret === undefined ? undefined : await users.userOf(secret)
+    if (!user || secret === undefined) throw new EngineError('SIGN_IN_FAILED', 'nobody has signed in')
+    return { user, secret }
+  }
+  const session = { paths: ['/api/session'], scope: 'open' as const }
+  return [
+    {
+      ...session,
+      id: 'getSession',
+      methods: ['GET'],
+      summary: 'Who has signed in',
+      answer: { description: 'The user of the session, if any.', schema: SessionOut },
+      errors: [503],
+      handle: async (request) => {
+        const secret = sessionSecret(request)
+        const user = secret === undefined ? undefined : await users.userOf(secret)
+        return { user: user ? userOut(user) : null, setup_needed: await users.needsSetup() }
+      },
+    },
+    {
+      ...session,
+      id: 'signIn',
+      methods: ['POST'],
+      summary: 'Sign in',
+      description: 'The answer sets the cookie of a session. Who tries wrong passwords is slowed.',
+      body: SignIn,
+      answer: { description: 'Who has signed in.', schema: SessionOut },
+      errors: [400, 401, 403, 422, 429, 503],
+      handle: (request, reply) => {
+        const given = checkSignIn(objectBody(request))
+        return signedIn(request, reply, emailOf(given.email), (from) => users.signIn(given, from))
+      },
+    },
+    {
+      ...session,
+      id: 'signOut',
+      methods: ['DELETE'],
+      summary: 'Sign out',
+      answer: { description: 'The session has ended.', schema: Success },
+      errors: [403, 503],
+      handle: async (request, reply) => {
+        refuseForeignPage(request)
+        const secret = sessionSecret(request)
+        if (secret !== undefined) await users.signOut(secret)
+        reply.header('set-cookie', cookie(request, '', 0))
+        return { success: true }
+      },
+    },
+    {
+      ...session,
+      id: 'changePassword',
+      methods: ['PATCH'],
+      summary: 'Change one’s own password',
+      description: 'All other sessions of the user end.',
+      body: ChangePassword,
+      answer: { description: 'It is changed.', schema: Success },
+      errors: [400, 401, 403, 422, 429, 503],
+      handle: async (request) => {
+        refuseForeignPage(request)
+        const { user, secret } = await own(request)
+        const { current_password: current, password } = checkPassword(objectBody(request))
+        await users.changePassword(user, { current, password }, secret).catch(async (error: unknown) => {
+          if (error instanceof EngineError && error.code === 'SIGN_IN_FAILED') await wrongPasswords.slow(user.email)
+          throw error
+        })
+        return { success: true }
+      },
+    },
+    {
+      id: 'setUp',
+      methods: ['POST'],
+      paths: ['/api/session/setup'],
+      summary: 'Make the first user of all, an admin, and sign in',
+      scope: 'open',
+      body: SetUp,
+      answer: { description: 'Who has signed in.', schema: SessionOut },
+      errors: [400, 403, 422, 429, 503],
+      handle: (request, reply) => {
+        const given = checkSetUp(objectBody(request))
+        return signedIn(request, reply, undefined, (from) => users.setUp(given, from))
+      },
+    },
+    {
+      id: 'acceptInvitation',
+      methods: ['POST'],
+      paths: ['/api/session/invitation'],
+      summary: 'Accept an invitation, and sign in',
+      scope: 'open',
+      body: Accept,
+      answer: { description: 'Who has signed in.', schema: SessionOut },
+      errors: [400, 401, 403, 422, 429, 503],
+      handle: (request, reply) => {
+        const { token: secret, password } = checkAccept(objectBody(request))
+        return signedIn(request, reply, undefined, (from) => users.accept({ secret, password }, from))
+      },
+    },
+    {
+      id: 'listUsers',
+      methods: ['GET'],
+      paths: ['/api/users'],
+      summary: 'List users',
+      scope: 'admin',
+      answer: { description: 'All users of the account.', schema: Type.Object({ data: Type.Array(UserOut) }) },
+      errors: [503],
+      handle: async (_request, _reply, account) => ({ data: (await users.list(account)).map(userOut) }),
+    },
+    {
+      id: 'updateUser',
+      methods: ['PATCH', 'PUT'],
+      paths: ['/api/users/{id}'],
+      summary: 'Give a user another role',
+      scope: 'admin',
+      body: ChangeRole,
+      answer: { description: 'The user.', schema: UserOut },
+      errors: [400, 404, 422, 503],
+      handle: async (request, _reply, account) =>
+        userOut(await users.changeRole(account, pathParameter(request, 'id'), checkRole(objectBody(request)).role)),
+    },
+    {
+      id: 'deleteUser',
+      methods: ['DELETE'],
+      paths: ['/api/users/{id}'],
+      summary: 'Delete a user',
+      description: 'All sessions of the user end.',
+      scope: 'admin',
+      answer: { description: 'It is deleted.', schema: Success },
+      errors: [404, 422, 503],
+      handle: async (request, _reply, account) => {
+        await users.remove(account, pathParameter(request, 'id'))
+        return { success: true }
+      },
+    },
+    {
+      id: 'listInvitations',
+      methods: ['GET'],
+      paths: ['/api/invitations'],
+      summary: 'List invitations that are open',
+      scope: 'admin',
+      answer: { description: 'Without their texts.', schema: Type.Object({ data: Type.Array(InvitationOut) }) },
+      errors: [503],
+      handle: async (_request, _reply, account) => ({ data: (await users.invitations(account)).map(invitationOut) }),
+    },
+    {
+      id: 'createInvitation',
+      methods: ['POST'],
+      paths: ['/api/invitations'],
+      summary: 'Invite somebody',
+      description:
+        'The text of the invitation is shown in this answer and never again: who has it becomes the user. It is good for seven days.',
+      scope: 'admin',
+      body: Invite,
+      answer: { description: 'The invitation.', schema: Type.Object({ ...InvitationOut.properties, token: Type.String() }) },
+      errors: [400, 422, 503],
+      handle: async (request, _reply, account) => {
+        const { secret, ...made } = await users.invite(account, checkInvite(objectBody(request)))
+        return { ...invitationOut(made), token: secret }
+      },
+    },
+    {
+      id: 'deleteInvitation',
+      methods: ['DELETE'],
+      paths: ['/api/invitations/{id}'],
+      summary: 'Withdraw an invitation',
+      scope: 'admin',
+      answer: { description: 'It is withdrawn.', schema: Success },
+      errors: [404, 503],
+      handle: async (request, _reply, account) => {
+        await users.withdraw(account, pathParameter(request, 'id'))
+        return { success: true }
+      },
+    },
+  ]
+}
+
+/** Nothing on a page can read it, and the browser sends it from our own pages, or when somebody follows a link. */
+function cookie({ protocol }: FastifyRequest, value: string, seconds: number): string {
+  const parts = [`${SESSION_COOKIE}=${value}`, 'Path=/', `Max-Age=${seconds}`, 'HttpOnly', 'SameSite=Lax']
+  return [...parts, ...(protocol === 'https' ? ['Secure'] : [])].join('; ')
+}
