@@ -13,6 +13,10 @@ const START = `
 account:
   name: "\${SEQUIN_ACCOUNT_NAME:-shop}"
 
+users:
+  - email: "admin@shop.example"
+    password: "a-password-of-the-shop"
+
 api_tokens:
   - name: "tests"
     token: "${TOKEN}"
