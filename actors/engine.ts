@@ -36,7 +36,7 @@ import { takesTable } from '../engine/state/source-filter.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { TokenMemory } from '../engine/state/token-memory.ts'
 import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
-import type { SourceSettings } from '../engine/wal/source-settings.ts'
+import { SOURCE_DEFAULTS, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
 import { BackfillEdits } from './resources/backfill-edits.ts'
 import { beginSink, type SinkHome } from './begin-sink.ts'
@@ -53,6 +53,7 @@ import { StreamTrimming } from './stream-trimming.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type MessageLook, type ShownMessage } from './shown-message.ts'
 import { SinkFunctions } from './sink/sink-functions.ts'
+import { verify, type Verified, type VerifyAsked } from './sink/sink-verification.ts'
 import { tailOf, type TailAsked, type TailPage } from './sink/sink-tail.ts'
 import type { SourceOutcome } from './source/source-actor.ts'
 import type { EditedMessages, EditOfMessages, HeldSink, PulledSink } from './sink/running-sink.ts'
@@ -280,6 +281,15 @@ export class Engine {
     const generations = new StoredGenerations({ sinkId, log, query: store.query, ackWaitMs: () => sink.ack_wait_ms })
     const tried = <T>(work: (stage: FunctionStage) => Promise<T>) => this.#functions.tried(sink, database, work)
     return tailOf({ sink, database, log, query: store.query, generations, tried }, asked)
+  }
+  /** Compares rows with what the destination of a sink has. @throws EngineError VALIDATION_FAILED, BACKFILL_REFUSED, DESTINATION_…, SOURCE_… */
+  async verify(sinkId: string, asked: VerifyAsked): Promise<Verified> {
+    const sink = this.#sinkNow(sinkId)
+    const database = this.#database(sink.databaseId)
+    const { log, store, egress, source } = this.#options
+    const tried = <T>(work: (stage: FunctionStage) => Promise<T>) => this.#functions.tried(sink, database, work)
+    const maxMessageBytes = source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes
+    return verify({ sink, database, log, state: store.query, egress, maxMessageBytes, tried }, asked)
   }
   /** The last messages that sinks have read here, oldest first; none of sensitive sinks. */
   async recent(asked: RecentAsked): Promise<readonly RecentMessage[]> {

@@ -50,6 +50,7 @@ import { tokenOperations, type TokenPort } from './token-routes.ts'
 import { retentionOperations } from './sinks/retention-routes.ts'
 import { sinkOperations } from './sinks/sink-routes.ts'
 import { pullOperations } from './sinks/pull-routes.ts'
+import { verifyOperations } from './sinks/verify-routes.ts'
 import { tailOperations } from './sinks/tail-routes.ts'
 import { Strangers } from './http/strangers.ts'
 import { LIMITS, type Limits } from './limits.ts'
@@ -163,6 +164,7 @@ function operationsOf(
     ...(backfills ? backfillOperations({ engine, resources, backfills }) : []),
     ...messageOperations({ engine, resources }),
     ...tailOperations({ engine, resources, receives }),
+    ...verifyOperations({ engine, resources, receives }),
     ...(functions ? functionOperations({ engine, edits, ...functions }) : []),
     ...(config ? configOperations(config) : []),
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),

@@ -61,6 +61,13 @@ const DOCTOR_OPTIONS = {
   json: flag('prints every check as JSON'),
   ...ACCESS_OPTIONS,
 } as const
+const VERIFY_OPTIONS = {
+  mode: text('MODE', 'count: how many there are; sample: some of the rows; full: every row, and every document; full'),
+  sample: text('N', 'about so many rows, of --mode sample; 1000'),
+  backfill: flag('has the rows read again whose documents are missing or different'),
+  json: flag('prints what was found as JSON, with every difference'),
+  ...ACCESS_OPTIONS,
+} as const
 const FUNCTION_OPTIONS = {
   type: text('TYPE', `one of ${FUNCTION_FIELDS.join(', ')}; without it, what the file looks like`),
   'sink-type': text('TYPE', 'of a routing function, the type of its sinks: webhook, elasticsearch or meilisearch'),
@@ -235,6 +242,20 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace doctor --json | jq \'.checks[] | select(.status != "ok")\'',
     ],
     run: async ({ word, values }) => (await import('./doctor.ts')).doctor(word, values),
+  }),
+  verify: command({
+    usage: 'SINK [TABLE] [options]',
+    summary: 'compare a table with what the destination of a sink has (Elasticsearch, OpenSearch); exits with 1 when something differs',
+    word: ['SINK', 'its name'],
+    more: ['TABLE', 'schema.table, without a schema that in public; it may be left out where the sink names just one'],
+    options: VERIFY_OPTIONS,
+    examples: [
+      'tailrace verify products',
+      'tailrace verify products --mode count',
+      'tailrace verify products --sample 5000',
+      'tailrace verify shop public.product --backfill',
+    ],
+    run: async ({ word, more, values }) => (await import('./verify.ts')).verify(word, more, values),
   }),
   backfill: command({
     usage: 'start | ls | get | pause | resume | cancel | delete SINK [TABLE…] [options]',

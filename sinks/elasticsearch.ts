@@ -11,7 +11,8 @@ import { builtInIndex, elasticsearchRouting } from './elasticsearch-settings.ts'
 import { loginProblem } from './elasticsearch-auth.ts'
 import { deliverTo, indexMissing, itemsOf, MAX_BODY_BYTES, ofOneIndex, outcomeOf } from './keyed-documents.ts'
 import { tableOf } from './messages.ts'
-import type { Answer, Failure, Outcome, PushOptions, PushType, PushWire } from './push.ts'
+import { ElasticsearchComparing } from './elasticsearch-comparing.ts'
+import type { Answer, Comparing, Failure, Outcome, PushOptions, PushType, PushWire } from './push.ts'
 
 /** Sinks that keep documents in an Elasticsearch or OpenSearch. */
 export const elasticsearch: PushType = {
@@ -37,6 +38,7 @@ class Elasticsearch implements PushWire {
   readonly #database: string
   readonly #api: ElasticsearchApi
   readonly #documents: ElasticsearchDocuments
+  readonly comparing: Comparing
 
   constructor({ sink, database, egress, concurrency, warn }: PushOptions) {
     const settings = sink.destination as ElasticsearchDestination
@@ -47,6 +49,13 @@ class Elasticsearch implements PushWire {
     const indexBytes = Buffer.byteLength(JSON.stringify(settings.index_name ?? ''))
     this.#documents = new ElasticsearchDocuments({ sink, database, isVersioned: settings.versioning !== 'none', indexBytes, warn })
     this.overheadBytes = this.#documents.overheadBytes
+    const indexOf = (message: Message) => builtInIndex({ database: database.name, ...tableOf(message) })
+    this.comparing = new ElasticsearchComparing({
+      api: this.#api,
+      documents: this.#documents,
+      index: settings.index_name ?? undefined,
+      indexOf,
+    })
   }
 
   send(batch: Batch, signal: AbortSignal): Promise<Outcome> {

@@ -66,6 +66,31 @@ export type Outcome =
   /** the signal was aborted: what was sent may have arrived */
   | Readonly<{ kind: 'aborted' }>
 
+/** How a document stands at a destination, compared with what would be sent. @property id as the destination has it */
+export type Standing = Readonly<{ id: string; state: 'same' | 'different' | 'missing' }>
+/** What a destination answers to who compares, or why it does not. */
+export type Looked<T> = Readonly<{ found: T; answer?: undefined }> | Readonly<{ found?: undefined; answer: Answer }>
+/**
+ * Some documents of a destination. @property key of the row, where the document has it; @property table likewise, schema.table
+ * @property next where the next page begins; undefined: these were the last
+ */
+export type StoredPage = Readonly<{
+  documents: readonly Readonly<{ id: string; key: readonly string[] | undefined; table: string | undefined }>[]
+  next: string | undefined
+}>
+
+/** Reads what a destination has, for who compares it with the source; it changes nothing. */
+export interface Comparing {
+  /** Tells of each message how its document stands; undefined: no document can be made of it. */
+  compare(batch: Batch, signal: AbortSignal): Promise<Looked<readonly (Standing | undefined)[]>>
+  /** Lists the documents of the sink's own index. @param after `next` of the page before */
+  stored(after: string | undefined, limit: number, signal: AbortSignal): Promise<Looked<StoredPage>>
+  /** Says which of these documents are there. */
+  present(ids: readonly string[], signal: AbortSignal): Promise<Looked<readonly string[]>>
+  /** Counts them. */
+  count(signal: AbortSignal): Promise<Looked<number>>
+}
+
 /**
  * Speaks to the destination of one sink, for all partitions of it that this process owns: connections are shared by them. Several loads
  * are under way at once, never two with messages of the same group; a protocol that needs an order among requests numbers them itself.
@@ -91,6 +116,8 @@ export interface PushWire {
   figures?(): Readonly<Record<string, number>>
   /** Tries what a delivery needs without delivering. @returns undefined: it works */
   test(signal: AbortSignal): Promise<Answer | undefined>
+  /** absent: what the destination has can't be read */
+  readonly comparing?: Comparing
   /** Ends its connections. */
   close(): Promise<void>
 }

@@ -57,6 +57,7 @@ export const VERBS: { readonly [V in Verb]: Place<V> } = {
   ready: 'here',
   messages: 'here',
   tail: 'here', // every process reads the same log
+  verify: 'here', // and reaches the same source and destination
   testSink: 'here',
   testEndpoint: 'here',
   replay: 'here', // it stops the sink in all processes by itself

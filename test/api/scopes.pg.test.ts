@@ -56,6 +56,7 @@ const ROWS: Readonly<Record<string, Row>> = {
   deleteBackfill: { ...MANAGE, allowed: MISSING },
   listMessages: READ,
   tailMessages: READ,
+  verifySink: { ...MANAGE, body: { table: 'public.goods' } },
   getMessage: { ...READ, allowed: MISSING },
   redeliverMessage: { ...MANAGE, allowed: MISSING },
   acknowledgeMessage: { ...MANAGE, allowed: MISSING },

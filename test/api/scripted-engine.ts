@@ -10,6 +10,7 @@ import type { Account, Database, Sink } from '../../engine/state/resources.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { Readiness } from '../../actors/readiness.ts'
 import type { RecentMessage } from '../../actors/recent-messages.ts'
+import type { Verified } from '../../actors/sink/sink-verification.ts'
 import type { TailAsked, TailPage } from '../../actors/sink/sink-tail.ts'
 import type { MessageLook, ShownMessage } from '../../actors/shown-message.ts'
 import type { Replayed } from '../../actors/sink/replays.ts'
@@ -211,6 +212,10 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   async tail(_sinkId: string, asked: TailAsked): Promise<TailPage> {
     this.tails.push(asked)
     return this.tailed
+  }
+  async verify(): Promise<Verified> {
+    const none = { compared: 0, dropped: 0, failed: 0, changing: 0, unknown: 0, differences: [], rows: null, documents: null }
+    return { ...none, next: null, settled: true }
   }
   /** what `recent` gives, whatever it is asked for */
   recents: readonly RecentMessage[] = []
