@@ -3,6 +3,7 @@ import { Type } from 'typebox'
 import type { TokenEdits } from '../actors/resources/token-edits.ts'
 import { newTokenOf, TokenIn, tokenOut, TokenOut } from '../actors/resources/token-form.ts'
 import { objectBody, pathParameter, type Operation } from './http/operation.ts'
+import { listOut, pageOf, PageQuery } from './http/pages.ts'
 
 /** The calls that the routes of tokens make. */
 export type TokenPort = Pick<TokenEdits, 'list' | 'create' | 'revoke'>
@@ -16,9 +17,13 @@ export function tokenOperations(tokens: TokenPort): Operation[] {
       paths: ['/api/api_keys'],
       summary: 'List API tokens',
       scope: 'admin',
-      answer: { description: 'All API tokens of the account, without their text.', schema: Type.Object({ data: Type.Array(TokenOut) }) },
+      query: PageQuery,
+      answer: { description: 'All API tokens of the account, without their text, or a page of them.', schema: listOut(TokenOut) },
       errors: [503],
-      handle: async (_request, _reply, account) => ({ data: (await tokens.list(account)).map(tokenOut) }),
+      handle: async (request, _reply, account) => {
+        const { those, next } = pageOf(request, await tokens.list(account), { key: ({ id }) => id })
+        return { data: those.map(tokenOut), ...next }
+      },
     },
     {
       id: 'createApiKey',

@@ -4,7 +4,7 @@ import { Type, type TSchema } from 'typebox'
 import { DatabaseIn, databaseChanges, databaseOut, DatabaseOut, newDatabase } from '../../actors/resources/database-body.ts'
 import { isUnfit, type DatabaseEdits } from '../../actors/resources/database-edits.ts'
 import type { EngineVerbs } from '../../actors/engine.ts'
-import { EngineError, type ErrorCode } from '../../engine/errors.ts'
+import { EngineError, ERRORS, type ErrorCode } from '../../engine/errors.ts'
 import { redactText } from '../../engine/redaction.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import type { Account, Database } from '../../engine/state/resources.ts'
@@ -12,6 +12,7 @@ import type { SourceTable } from '../../engine/wal/source-tables.ts'
 import { requireScope } from '../http/auth.ts'
 import { objectBody, pathParameter, queryOf, type Operation } from '../http/operation.ts'
 import { namedResource } from '../http/resource-routes.ts'
+import { listOut, pageOf, PageQuery } from '../http/pages.ts'
 
 /** Holds what the routes of databases look up, and edit by. */
 export type DatabasePorts = Readonly<{
@@ -68,11 +69,12 @@ export function databaseOperations({ engine, resources, databases }: DatabasePor
       paths: [LIST],
       summary: 'List databases',
       scope: 'read',
-      query: ShowSensitive,
-      answer: { description: 'All databases of the account.', schema: Type.Object({ data: Type.Array(DatabaseOut) }) },
-      handle: async (request, _reply, account) => ({
-        data: await shown(resources.list('database', account.id), isSensitiveShown(request)),
-      }),
+      query: Type.Object({ ...ShowSensitive.properties, ...PageQuery.properties }),
+      answer: { description: 'All databases of the account, or a page of them.', schema: listOut(DatabaseOut) },
+      handle: async (request, _reply, account) => {
+        const { those, next } = pageOf(request, resources.list('database', account.id), { key: ({ id }) => id })
+        return { data: await shown(those, isSensitiveShown(request)), ...next }
+      },
     },
     {
       id: 'createDatabase',
@@ -185,12 +187,14 @@ export function databaseOperations({ engine, resources, databases }: DatabasePor
       summary: 'List the tables of a database',
       description: 'As they are now, with what decides how their changes come.',
       scope: 'read',
-      answer: { description: 'All tables, by schema and name.', schema: Type.Object({ data: Type.Array(TableOut) }) },
+      query: PageQuery,
+      answer: { description: 'All tables, by schema and name, or a page of them.', schema: listOut(TableOut) },
       errors: [404, 422],
       handle: async (request, _reply, account) => {
         const tables = await databases.tables(databaseOf(request, account))
         if (tables instanceof EngineError) throw tables
-        return { data: tables.map(tableOut) }
+        const { those, next } = pageOf(request, tables, { key: ({ schema, name }) => `${schema}.${name}` })
+        return { data: those.map(tableOut), ...next }
       },
     },
     {
@@ -200,8 +204,12 @@ export function databaseOperations({ engine, resources, databases }: DatabasePor
       summary: 'List the replication slots of all databases',
       description: 'They are set with their databases.',
       scope: 'read',
-      answer: { description: 'A slot for each database.', schema: Type.Object({ data: Type.Array(Slot) }) },
-      handle: (_request, _reply, account) => ({ data: resources.list('database', account.id).map(slotOut) }),
+      query: PageQuery,
+      answer: { description: 'A slot for each database, or a page of them.', schema: listOut(Slot) },
+      handle: (request, _reply, account) => {
+        const { those, next } = pageOf(request, resources.list('database', account.id), { key: ({ slot }) => slot.id })
+        return { data: those.map(slotOut), ...next }
+      },
     },
     {
       id: 'getReplication',
@@ -257,9 +265,10 @@ function answered(handle: Operation['handle']): Operation['handle'] {
       if (!(error instanceof EngineError)) throw error
       const { code, message } = error
       const summary = redactText(message)
-      if (code === 'NOT_FOUND') return reply.status(404).send({ summary, code, errors: { detail: summary } })
+      const { remedy } = ERRORS[code]
+      if (code === 'NOT_FOUND') return reply.status(404).send({ summary, code, remedy, errors: { detail: summary } })
       if (!isUnfit(error)) throw error
-      return reply.status(422).send({ summary, code, validation_errors: {} })
+      return reply.status(422).send({ summary, code, remedy, validation_errors: {} })
     }
   }
 }

@@ -60,25 +60,42 @@ export function openapiDocument(operations: readonly Operation[], version: strin
 }
 
 function described(operation: Operation, path: string, isFirst: boolean): Record<string, unknown> {
-  const { id, summary, description, scope, query, body, answer, errors = [] } = operation
-  const statuses = [...new Set([...(scope === 'open' ? [] : [401, 403]), ...errors, 406, 500])].toSorted((a, b) => a - b)
+  const { id, summary, description, scope, query, body, answer } = operation
   const aliases = operation.paths.slice(1)
   const text = [description, aliases.length > 0 ? `Also served as ${aliases.join(', ')}.` : undefined].filter(Boolean).join(' ')
   return {
     operationId: isFirst ? id : `${id}ByPut`,
     summary,
     ...(text && { description: text }),
+    ...(aliases.length > 0 && { 'x-aliases': aliases }),
     security: scope === 'open' ? [] : [{ token: [scope] }, { session: [scope] }], // what the token, or the user, must be allowed
     parameters: [...pathParameters(path), ...queryParameters(query)],
     ...(body && { requestBody: { required: false, content: json(body) } }),
     responses: {
       [answer.status ?? 200]: { description: answer.description, content: json(answer.schema) },
-      ...(answer.negative && { [answer.negative.status]: { description: answer.negative.description, content: json(answer.schema) } }),
-      ...Object.fromEntries(
-        statuses.map((status) => [status, { description: meaningOf(status), content: json({ $ref: '#/components/schemas/Error' }) }]),
-      ),
+      ...Object.fromEntries(failuresOf(operation).map(([status, response]) => [status, { ...response, ...headersOf(status) }])),
     },
   }
+}
+
+/** A refused request is answered in the form of errors; where a "no" in the form of the answer has the same status, in either. */
+function failuresOf({ scope, body, answer: { schema, negative }, errors = [] }: Operation): [number, Record<string, unknown>][] {
+  const statuses = new Set([...(scope === 'open' ? [] : [401, 403, 503]), ...(body ? [400, 413] : []), ...errors, 400, 406, 500])
+  const failure = (status: number) => ({ description: meaningOf(status), content: json(ERROR) })
+  const described = new Map([...statuses].toSorted((a, b) => a - b).map((status) => [status, failure(status)]))
+  if (negative) {
+    const { status, description } = negative
+    described.set(status, { description, content: json(statuses.has(status) ? { anyOf: [schema, ERROR] } : schema) })
+  }
+  return [...described]
+}
+const ERROR = { $ref: '#/components/schemas/Error' }
+
+/** What an answer of a status tells by its headers. */
+function headersOf(status: number): Readonly<{ headers?: unknown }> {
+  if (status === 401) return { headers: { 'WWW-Authenticate': { description: 'how to say who asks', schema: { type: 'string' } } } }
+  if (status !== 429 && status !== 503) return {}
+  return { headers: { 'Retry-After': { description: 'seconds to wait before the next try', schema: { type: 'string' } } } }
 }
 
 const json = (schema: TSchema | Record<string, unknown>) => ({ 'application/json': { schema } })
@@ -109,6 +126,7 @@ const CODE_OF: Readonly<Record<number, ErrorCode>> = {
   403: 'SCOPE_MISSING',
   404: 'NOT_FOUND',
   406: 'NOT_ACCEPTABLE',
+  409: 'REPLAY_RUNNING',
   413: 'BODY_TOO_LARGE',
   422: 'VALIDATION_FAILED',
   429: 'TOO_MANY_WAITING',

@@ -10,6 +10,7 @@ import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { NOUN_OF, type InputOf, type ResourceType, type StoredOf } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
+import { listOut, pageOf, PageQuery } from './pages.ts'
 
 const MAX_BYTES = 1_048_576
 
@@ -66,8 +67,12 @@ export function resourceOperations<T extends ResourceType>(
       paths: [path],
       summary: `List ${name}s`,
       scope: 'read',
-      answer: { description: `All ${name}s of the account.`, schema: Type.Object({ data: Type.Array(out) }) },
-      handle: async (_request, _reply, account) => ({ data: await routes.shown(resources.list(type, account.id)) }),
+      query: PageQuery,
+      answer: { description: `All ${name}s of the account, or a page of them.`, schema: listOut(out) },
+      handle: async (request, _reply, account) => {
+        const { those, next } = pageOf(request, resources.list(type, account.id), { key: ({ id }) => id })
+        return { data: await routes.shown(those), ...next }
+      },
     },
     {
       id: `create${id}`,

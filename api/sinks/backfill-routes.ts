@@ -17,6 +17,7 @@ import type { Backfill } from '../../engine/state/backfills.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { objectBody, pathParameter, type Operation } from '../http/operation.ts'
 import { namedResource } from '../http/resource-routes.ts'
+import { listOut, pageOf, PageQuery } from '../http/pages.ts'
 
 /** The calls that the routes of backfills make. */
 export type BackfillPorts = Readonly<{
@@ -47,11 +48,14 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
       paths: [LIST],
       summary: 'List the backfills of a sink',
       scope: 'read',
-      answer: { description: 'All of them, newest first.', schema: Type.Object({ data: Type.Array(BackfillOut) }) },
+      query: PageQuery,
+      answer: { description: 'All of them, newest first, or a page of them.', schema: listOut(BackfillOut) },
       errors: [404, 503],
       handle: async (request, _reply, account) => {
         const sink = namedResource(resources, 'sink', request, account)
-        return { data: (await withCauses(engine, await backfills.list(sink))).map((backfill) => backfillOut(backfill, sink)) }
+        const key = ({ insertedAt, id }: Backfill) => `${insertedAt.toISOString()} ${id}`
+        const { those, next } = pageOf(request, await backfills.list(sink), { key, isNewestFirst: true })
+        return { data: (await withCauses(engine, those)).map((backfill) => backfillOut(backfill, sink)), ...next }
       },
     },
     {

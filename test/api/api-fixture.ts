@@ -5,6 +5,7 @@ import { Metrics } from '../../engine/metrics.ts'
 import { startApi, type ApiOptions, type ApiServer } from '../../api/server.ts'
 import type { Limits } from '../../api/limits.ts'
 import { GOODS_ID, ScriptedEngine, TOKEN, type ScriptedSink } from './scripted-engine.ts'
+import { checkedFetch } from './checked-fetch.ts'
 
 export type Answer = { status: number; headers: Headers; body: unknown; text: string }
 export type CallOptions = {
@@ -50,7 +51,7 @@ export async function serve(
   })
   const call: Fixture['call'] = async (path, { method, body, raw, headers = {}, token = TOKEN, signal } = {}) => {
     const sent = raw ?? (body === undefined ? undefined : JSON.stringify(body))
-    const answer = await fetch(`${api.url}${path}`, {
+    const answer = await checkedFetch(`${api.url}${path}`, {
       method: method ?? (sent === undefined ? 'GET' : 'POST'),
       headers: { ...(token !== null && { authorization: `Bearer ${token}` }), ...headers },
       ...(sent !== undefined && { body: sent as string }),

@@ -21,6 +21,7 @@ import { DESTINATIONS } from '../../sinks/destination-types.ts'
 import { createState } from '../services/postgres.ts'
 import { pool as newPool } from '../transforms/function-fixture.ts'
 import { ScriptedEngine, ScriptedSink } from './scripted-engine.ts'
+import { checkedFetch } from './checked-fetch.ts'
 
 /** The texts of the tokens, by what they may do. */
 export const TOKENS = {
@@ -116,7 +117,7 @@ export async function serveEverything({ wrongTokens = Infinity, trustedProxies =
       headers = {},
     }: Readonly<{ token?: string | undefined; body?: unknown; headers?: Readonly<Record<string, string>> }> = {},
   ): Promise<Answered> => {
-    const answer = await fetch(`${api.url}${path}`, {
+    const answer = await checkedFetch(`${api.url}${path}`, {
       method,
       redirect: 'manual',
       headers: { ...(token !== undefined && { authorization: `Bearer ${token}` }), ...headers },

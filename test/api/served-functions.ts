@@ -15,6 +15,7 @@ import { createState } from '../services/postgres.ts'
 import { pool as newPool } from '../transforms/function-fixture.ts'
 import { ScriptedEngine } from './scripted-engine.ts'
 import { STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
+import { checkedFetch } from './checked-fetch.ts'
 
 const MEILISEARCH = { type: 'meilisearch', endpoint_url: 'http://search:7700', api_key: 'a-good-key' }
 
@@ -65,7 +66,7 @@ export async function serve() {
     await startApi({ host: '127.0.0.1', port: 0, engine, resources: cache, tokens, edits, functions, logger, identity }),
   )
   const call = async (method: string, path: string, body?: unknown, token = 'a-good-token') => {
-    const answer = await fetch(`${api.url}/api${path}`, {
+    const answer = await checkedFetch(`${api.url}/api${path}`, {
       method,
       headers: { authorization: `Bearer ${token}` },
       ...(body !== undefined && { body: JSON.stringify(body) }),

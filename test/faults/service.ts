@@ -14,6 +14,7 @@ import { COMMAND } from '../services/bundled-command.ts'
 import { CalmClock } from '../services/calm-clock.ts'
 import { freePort } from '../services/free-port.ts'
 import { until } from '../waiting.ts'
+import { checkedFetch } from '../api/checked-fetch.ts'
 
 /** A start that takes longer of what time the machine has to spare is itself a failure. */
 const READY_WITHIN_MS = 60_000
@@ -254,7 +255,7 @@ export class Service implements AsyncDisposable {
     init: RequestInit & { headers?: Readonly<Record<string, string>> },
   ): Promise<{ status: number; body: unknown }> {
     const headers = { ...init.headers, authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
-    const response = await fetch(`${this.origin}${path}`, { ...init, headers })
+    const response = await checkedFetch(`${this.origin}${path}`, { ...init, headers })
     const text = await response.text()
     try {
       return { status: response.status, body: JSON.parse(text) as unknown }

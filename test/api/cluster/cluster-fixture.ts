@@ -17,6 +17,7 @@ import type { Limits } from '../../../api/limits.ts'
 import type { Sink } from '../../../engine/state/resources.ts'
 import { createState, type TestDatabase } from '../../services/postgres.ts'
 import { GOODS_ID, message, ScriptedEngine, SHOP, TOKEN, type Scripted, type ScriptedSink } from '../scripted-engine.ts'
+import { checkedFetch } from '../checked-fetch.ts'
 
 const DATABASE_ID = '33333333-3333-4333-8333-333333333333'
 export const VAULT_KEY = Buffer.alloc(32, 7)
@@ -146,7 +147,7 @@ export class ClusterFixture implements AsyncDisposable {
       await feed[Symbol.asyncDispose]()
     })
     const call: ClusterNode['call'] = async (path, { body, signal, method } = {}) => {
-      const answer = await fetch(`${api.url}${path}`, {
+      const answer = await checkedFetch(`${api.url}${path}`, {
         method: method ?? (body === undefined ? 'GET' : 'POST'),
         headers: { authorization: `Bearer ${TOKEN}` },
         ...(body === undefined ? {} : { body: JSON.stringify(body) }),

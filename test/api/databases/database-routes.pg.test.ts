@@ -6,6 +6,7 @@ import { freePort } from '../../services/free-port.ts'
 import { createDatabase, createState, startPostgres, type TestDatabase } from '../../services/postgres.ts'
 import { pooler } from '../../services/pooler.ts'
 import { gather, until } from '../../waiting.ts'
+import { ERRORS } from '../../../engine/errors.ts'
 
 const DATABASES = '/api/postgres_databases'
 
@@ -103,7 +104,10 @@ test('a database is created, streams at once, shows its password only in part, a
   assert.deepEqual(await service.delete(url('shop')), { status: 200, body: { success: true, id } })
   const gone = await service.get(url('shop'))
   const words = 'There is no database "shop".'
-  assert.deepEqual(gone, { status: 404, body: { summary: words, code: 'NOT_FOUND', errors: { detail: words } } })
+  assert.deepEqual(gone, {
+    status: 404,
+    body: { summary: words, code: 'NOT_FOUND', remedy: ERRORS.NOT_FOUND.remedy, errors: { detail: words } },
+  })
   await until('nobody reads the slot', async () => {
     const rows = await db.query('select active from pg_replication_slots where slot_name = $1', [`s_${db.name}`])
     return rows.length === 1 && rows[0]?.['active'] === false

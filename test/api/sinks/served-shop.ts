@@ -4,6 +4,7 @@ import { resources } from '../../actors/engine-node.ts'
 import { saveToken } from '../../../engine/state/token-store.ts'
 import { startApi } from '../../../api/server.ts'
 import { createLogger } from '../../../engine/logger.ts'
+import { checkedFetch } from '../checked-fetch.ts'
 
 export const TOKEN = 'a-good-token'
 export const OTHER_TOKEN = 'another-token'
@@ -43,7 +44,7 @@ export async function serveShop(sinks: readonly string[]) {
     await startApi({ host: '127.0.0.1', port: 0, engine, resources: cache, tokens, edits, backfills, logger, identity }),
   )
   const call = async (method: string, path: string, body?: unknown, token = TOKEN): Promise<Called> => {
-    const answer = await fetch(`${api.url}/api${path}`, {
+    const answer = await checkedFetch(`${api.url}/api${path}`, {
       method,
       headers: { authorization: `Bearer ${token}` },
       ...(body !== undefined && { body: JSON.stringify(body) }),
