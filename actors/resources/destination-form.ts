@@ -2,11 +2,11 @@
  * The wire form of a destination: checked by the schema of its kind, printed without its secrets.
  * An update may leave out what stays, and may send back secrets as they were shown. Nothing here does I/O.
  */
-import { Type } from 'typebox'
+import { Type, type TSchema } from 'typebox'
 import { schemaCheck } from '../../engine/schema-check.ts'
 import { secretFields, type Destination, type DestinationSchemas } from '../../engine/state/destinations.ts'
 import { reasonsOf, type Reason } from '../../engine/schema-reasons.ts'
-import { DESTINATIONS, STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
+import { AnyDestination, DESTINATIONS, STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 import { isUnsupported } from '../../sinks/unsupported-types.ts'
 import { fieldsOf, isObject } from '../../engine/json.ts'
 import { obfuscated, secretsMeant } from './secret-form.ts'
@@ -22,6 +22,14 @@ const checks = new Map([...STORED_DESTINATIONS].map(([kind, schema]) => [kind, s
 
 /** The schema of a destination in a request: what it leaves out has a default, or stays. */
 export const DestinationIn = Type.Union([...DESTINATIONS.values()].map((schema) => Type.Partial(schema)))
+
+/** The schema of a destination as it is shown: of a secret there is not enough to have the form that a request needs. */
+export const DestinationOut = Type.Unsafe<Destination>(
+  JSON.parse(JSON.stringify(AnyDestination), (_, schema: unknown) => {
+    const { secret, type, description } = fieldsOf(schema)
+    return secret === true && type === 'string' ? { type, description } : schema
+  }) as TSchema, // JSON of a schema is one
+)
 
 /** Finds the kind of destination that a form names, however it is spelt; undefined: none of those that are taken. */
 export function kindOf(form: unknown, taken: DestinationSchemas = DESTINATIONS): string | undefined {

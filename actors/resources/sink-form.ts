@@ -13,9 +13,9 @@ import { SourceFilter } from '../../engine/state/source-filter.ts'
 import { FUNCTION_FIELDS } from '../../engine/state/function-kinds.ts'
 import { Name } from '../../engine/resource-name.ts'
 import { qualified } from '../../engine/postgres/table-name.ts'
-import { AnyDestination, FILE_DESTINATIONS, isKeyed, PUSH_TYPES, STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
+import { FILE_DESTINATIONS, isKeyed, PUSH_TYPES, STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
-import { DestinationIn, destinationOf, destinationOut } from './destination-form.ts'
+import { DestinationIn, destinationOf, DestinationOut, destinationOut } from './destination-form.ts'
 import { NOUN_OF, type SinkInput } from '../../engine/state/resource-store.ts'
 import type { Destination, DestinationSchemas } from '../../engine/state/destinations.ts'
 import type { Health } from '../../engine/status.ts'
@@ -53,7 +53,7 @@ export const SinkOut = Type.Object({
   }),
   tables: Type.Array(TableSettings),
   actions: SinkSettings.properties.actions,
-  destination: AnyDestination,
+  destination: DestinationOut,
   ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, Type.String({ description: 'name of a function, or "none"' })])),
   ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, SinkSettings.properties[name]])),
   active_backfills: Type.Array(BackfillOut, { description: 'those that are active or paused, newest first' }),

@@ -9,8 +9,11 @@ const TAIL = '/api/sinks/goods/messages/tail'
 
 test('a look answers the messages as they are, byte for byte, and passes on what it was asked', async () => {
   await using s = await serve()
+  const of =
+    '"position":"1","table":"public.goods","action":"insert","commit_lsn":"1","commit_idx":0,"commit_timestamp":"2025-02-03T04:05:06Z"'
+  const messages = [`{${of},"message":{"n":12345678901234567890}}`, `{${of},"message":null}`]
   s.engine.tailed = {
-    messages: ['{"message":{"n":12345678901234567890}}', '{"message":null}'],
+    messages,
     skipped: 3,
     dropped: 1,
     trimmed: 0,
@@ -18,10 +21,7 @@ test('a look answers the messages as they are, byte for byte, and passes on what
   }
   const answer = await s.call(`${TAIL}?after=W10&limit=7&wait_for=2s`)
   assert.equal(answer.status, 200)
-  assert.equal(
-    answer.text,
-    '{"data":[{"message":{"n":12345678901234567890}},{"message":null}],"skipped":3,"dropped":1,"trimmed":0,"next":"W11d"}',
-  )
+  assert.equal(answer.text, `{"data":[${messages.join()}],"skipped":3,"dropped":1,"trimmed":0,"next":"W11d"}`)
   const [{ signal: _, ...asked } = assert.fail()] = s.engine.tails
   assert.deepEqual(asked, { after: 'W10', limit: 7, waitMs: 2_000 })
 })
