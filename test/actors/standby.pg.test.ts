@@ -70,6 +70,9 @@ test('a standby is ready, and says in status, log and metrics which node has the
   assert.equal(sourceOf(second)?.state, 'standby')
   await until('the owner has its name', async () => sourceOf(second)?.details?.['heldBy'] === 'first')
   await until('ready', async () => second.engine.ready().ready)
+  const ids = first.cache.databases.map(({ id }) => id)
+  await until('the owner knows the slot', async () => (await first.engine.databaseSights(ids))[ids[0] ?? '']?.slot)
+  assert.deepEqual(await second.engine.databaseSights(ids), {}, 'the owner says how the database is')
   const [of1, of2] = [await first.metrics.text(), await second.metrics.text()]
   assert.match(of1, /^tailrace_source_owner\{.*\} 1$/m)
   assert.match(of1, /^sequin_entity_health\{entity_type="replication_slot".*status="ok"\} 1$/m)
