@@ -680,6 +680,8 @@ class _Handling:
         except Exception as error:
             self._on_error(error, message)
             self._ended.wait(self._pause(message))
+            with self._lock:
+                self._at_work.discard(message.ack_id)  # before it is given back: it comes again at once
             message.nack()
         else:
             self._failures.pop(message.ack_id, None)
