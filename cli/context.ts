@@ -63,7 +63,7 @@ function addressOf(given: string): string {
   const url = URL.parse(given)
   const isOurs = url !== null && /^https?:$/.test(url.protocol) && url.username === '' && url.password === '' && url.search === ''
   if (!isOurs) throw new UsageError(`--url is an address such as https://tailrace.example.com, without user, password and query`)
-  return url.href.replace(/\/+$/, '')
+  return url.href.replace(/(?<!\/)\/+$/, '')
 }
 
 /** Reads a token from a pipe, or asks for it on a terminal without showing it. @throws CommandFailed */

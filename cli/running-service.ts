@@ -33,7 +33,7 @@ export async function serviceOf({ token, url, context }: Access): Promise<Servic
   const known = token ?? chosen?.token ?? ownToken ?? (await loadDemoAccess(dataFolder).catch(() => undefined))?.token
   if (known === undefined) throw new CommandFailed(NO_TOKEN, 2)
   return {
-    url: (url ?? chosen?.url ?? ownUrl ?? `${edge.tls ? 'https' : 'http'}://127.0.0.1:${server.port}`).replace(/\/+$/, ''),
+    url: (url ?? chosen?.url ?? ownUrl ?? `${edge.tls ? 'https' : 'http'}://127.0.0.1:${server.port}`).replace(/(?<!\/)\/+$/, ''),
     token: known,
   }
 }

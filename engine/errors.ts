@@ -43,7 +43,7 @@ export const ERRORS = {
     'Check email and password. An admin of the account can invite you again.'),
   SIGN_IN_BUSY: retry(429, 'Too many passwords are being checked at the moment.', 'Try again in some seconds.'),
   SETUP_REFUSED: final(403, 'The first user can’t be set up so: there is a user already, or the set-up code is another one.',
-    'npx tailrace user setup-code prints the code, where the key of the service is. Once there is a user, an admin invites the others.'),
+    'Run npx tailrace user setup-code where the key of the service is: it prints the code. Once there is a user, an admin invites the others.'),
   PAGE_FOREIGN: final(403, 'A browser sent the request from a page of another site, with the cookie of a session.',
     'Use the pages of the service itself. Programs use an API token.'),
   NOT_FOUND: final(404, 'The account has no resource of this id or name.', 'Check the id or name, and that the API token belongs to the right account.'),

@@ -116,7 +116,7 @@ type Decimal = Readonly<{ digits: bigint; scale: number }>
 function decimalOf(value: unknown): Decimal | undefined {
   if (typeof value !== 'string' && !isNumber(value)) return undefined
   const [, sign = '', whole = '', fraction = '', exponent = '0'] =
-    /^\s*([+-]?)(\d*)(?:\.(\d*))?(?:e([+-]?\d{1,4}))?\s*$/i.exec(textOf(value)) ?? []
+    /^([+-]?)(\d*)(?:\.(\d*))?(?:e([+-]?\d{1,4}))?$/i.exec(textOf(value).trim()) ?? []
   if (whole === '' && fraction === '') return undefined
   const scale = fraction.length - Number(exponent)
   const digits = BigInt(`${whole}${fraction}`) * (sign === '-' ? -1n : 1n)

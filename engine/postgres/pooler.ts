@@ -7,19 +7,22 @@ import { Client } from 'pg'
 import { EngineError, errorText } from '../errors.ts'
 import { accountClient, type Connection } from './client-config.ts'
 
-/** Host names of poolers of managed services, none of which passes replication on. */
-const POOLERS: readonly (readonly [name: RegExp, what: string])[] = [
-  [/\.pooler\.supabase\.com$/i, 'the pooler of Supabase: give the host of the direct connection, db.<project>.supabase.co'],
-  [/-pooler\.[a-z0-9.-]*neon\.tech$/i, 'the pooler of Neon: give the host without "-pooler"'],
-  [/\.proxy-[a-z0-9]+\.[a-z0-9-]+\.rds\.amazonaws\.com(?:\.cn)?$/i, 'an RDS Proxy: give the endpoint of the instance or cluster'],
-  [/^[a-z0-9-]*-?pooler[a-z0-9-]*\.[a-z0-9.-]*(?:xata\.sh|xata\.tech)$/i, 'a pooler of Xata: give the host of the direct connection'],
-  [/-pool\.[a-z0-9.-]*\.db\.ondigitalocean\.com$/i, 'a connection pool of DigitalOcean: give the host of the cluster'],
+/** Ends of the host names of managed services, what stands before them in that of a pooler, and what to do. None passes replication on. */
+const POOLERS: readonly (readonly [end: string, before: string, what: string])[] = [
+  ['.pooler.supabase.com', '', 'the pooler of Supabase: give the host of the direct connection, db.<project>.supabase.co'],
+  ['neon.tech', '-pooler.', 'the pooler of Neon: give the host without "-pooler"'],
+  ['.rds.amazonaws.com', '.proxy-', 'an RDS Proxy: give the endpoint of the instance or cluster'],
+  ['.rds.amazonaws.com.cn', '.proxy-', 'an RDS Proxy: give the endpoint of the instance or cluster'],
+  ['xata.sh', 'pooler', 'a pooler of Xata: give the host of the direct connection'],
+  ['xata.tech', 'pooler', 'a pooler of Xata: give the host of the direct connection'],
+  ['.db.ondigitalocean.com', '-pool.', 'a connection pool of DigitalOcean: give the host of the cluster'],
 ]
 
 /** Refuses the host name of a pooler that is known to pass no replication on. @throws EngineError SOURCE_POOLED */
 export function refusePoolerName(hostname: string): void {
-  const found = POOLERS.find(([name]) => name.test(hostname))
-  if (found) throw new EngineError('SOURCE_POOLED', `hostname ${hostname.slice(0, 255)} is ${found[1]}`)
+  const name = hostname.toLowerCase()
+  const found = POOLERS.find(([end, before]) => name.endsWith(end) && name.slice(0, 1 - end.length).includes(before)) // the dot may belong to both
+  if (found) throw new EngineError('SOURCE_POOLED', `hostname ${hostname.slice(0, 255)} is ${found[2]}`)
 }
 
 /** Tells whether a pooler stands between this session and its server: the process that was named at the login is not the one that answers. */

@@ -94,7 +94,11 @@ test('an edit asks the state database for what it needs once, and for nothing of
     return [...s.asked]
   }
   await askedBy({ ack_wait_ms: 1_000 })
-  const edit = ['begin, lock account', 'with entry as: 1', 'insert into sink: 1', 'commit'] // what is stored then is known
+  // what is stored is known at the end; until the commit no other key of the vault comes
+  const edit = [
+    ...['begin, lock account', 'with entry as: 1', 'select print from: 1', 'insert into sink: 1'],
+    ...['insert into audit_log: 0', 'commit'],
+  ]
   assert.deepEqual(await askedBy({ ack_wait_ms: 2_000 }), edit)
   assert.deepEqual(await askedBy({ status: 'paused', annotations: { team: 'a' } }), edit)
   assert.deepEqual(

@@ -79,5 +79,6 @@ export async function checkedFetch(url: string, init: RequestInit = {}): Promise
 function documentOf(origin: string, headers: RequestInit['headers']): Promise<Checks> {
   const checks = fetch(`${origin}/api/openapi.json`, { headers }).then(async (answer) => new Checks((await answer.json()) as Document))
   checksOf.set(origin, checks)
+  checks.catch(() => checksOf.delete(origin)) // the server is not up yet: the next call asks again
   return checks
 }

@@ -159,7 +159,7 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
   const ids = Object.values(paths).flatMap((methods) => Object.values(methods).map((operation) => operation.operationId))
   assert.equal(new Set(ids).size, ids.length, 'operation ids are unique')
   for (const [path, methods] of Object.entries(paths)) {
-    if (path.startsWith('/api/change_retentions')) continue // the scripted engine has none
+    if (path.startsWith('/api/change_retentions') || path.endsWith('/verify')) continue // the scripted engine has none, and no tables to read
     for (const [method, operation] of Object.entries(methods)) {
       const kind = Object.keys(NAMED).find((part) => path.includes(part)) ?? ''
       const place = path.replace('{id_or_name}', method === 'delete' ? 'gone' : (NAMED[kind] ?? GOODS_ID)).replace('{message}', RECORD.id)

@@ -14,8 +14,8 @@ const sources = PRODUCT.flatMap((folder) => globSync(`${folder}/**/*.ts`, { cwd:
   sourceOf(path, readFileSync(join(ROOT, path), 'utf8')),
 )
 
-/** ROUTE_NOT_FOUND is answered as the original does, without a code; SOURCE_LOCKED is of former versions, and no code is used for another. */
-const NEVER_GIVEN = ['ROUTE_NOT_FOUND', 'SOURCE_LOCKED']
+/** SOURCE_LOCKED is of former versions, and no code is used for another. */
+const NEVER_GIVEN = ['SOURCE_LOCKED']
 
 /** Calls back with each text of a source and where it stands; a template as one text, with `…` for its values. */
 function eachText(program: Node, seen: (text: string, place: Node) => void): void {
