@@ -6,9 +6,14 @@ import { parse, stringify } from 'yaml'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { pass, until } from '../waiting.ts'
 import { Service } from './service.ts'
+import { LONG } from './size.ts'
 
 /** In the order in which an apply writes them. */
 const TABLES = ['function', 'sink', 'generation'] as const
+
+const [SINKS, MORE] = LONG ? [12, 15] : [4, 5]
+/** Of the time that an apply takes: when the service is killed. */
+const SHARES = LONG ? [0.5, 0.85, 1] : [0.85]
 
 const file = (state: 'old' | 'new', sinks: number) => ({
   http_endpoints: [{ name: 'hook', url: `http://127.0.0.1:9/${state}`, encrypted_headers: { 'x-key': `a-secret-of-${state}` } }],
@@ -40,14 +45,14 @@ test('killed in the midst of an apply, the service has all of the file or nothin
     const { functions, http_endpoints, sinks } = parse((body as { yaml: string }).yaml) as Record<string, Readonly<{ name: string }>[]>
     return { functions, http_endpoints, sinks: sinks?.filter(({ name }) => name !== 'first') }
   }
-  assert.equal((await apply(file('old', 12))).status, 200)
+  assert.equal((await apply(file('old', SINKS))).status, 200)
   const old = await stored()
 
   for (const table of TABLES) {
     // the apply waits at this table, with what stands before it written and not committed
     await using holder = await session(state.connection)
     await holder.query(`begin; lock table tailrace.${table} in exclusive mode`)
-    const applying = apply(file('new', 15)).catch(() => 'gone')
+    const applying = apply(file('new', MORE)).catch(() => 'gone')
     await until(`an apply that waits for ${table}`, async () => {
       const waiting = await state.query(
         `select from pg_locks l join pg_class c on c.oid = l.relation where not l.granted and c.relname = $1`,
@@ -65,18 +70,18 @@ test('killed in the midst of an apply, the service has all of the file or nothin
   // at any moment: the answer may be lost, and what is stored is one of the two
   const tookMs = await (async () => {
     const began = performance.now()
-    assert.equal((await apply(file('new', 15))).status, 200)
+    assert.equal((await apply(file('new', MORE))).status, 200)
     return performance.now() - began
   })()
   const made = await stored()
-  assert.equal(made.sinks?.length, 15)
+  assert.equal(made.sinks?.length, MORE)
   const drop = async () => {
-    for (const name of ['s12', 's13', 's14']) assert.equal((await service.delete(`/api/sinks/${name}`)).status, 200)
-    assert.equal((await apply(file('old', 12))).status, 200)
+    for (let i = SINKS; i < MORE; i++) assert.equal((await service.delete(`/api/sinks/s${i}`)).status, 200)
+    assert.equal((await apply(file('old', SINKS))).status, 200)
   }
-  for (const share of [0.5, 0.85, 1]) {
+  for (const share of SHARES) {
     await drop()
-    const applying = apply(file('new', 15)).then(({ status }) => status, () => 0) // prettier-ignore
+    const applying = apply(file('new', MORE)).then(({ status }) => status, () => 0) // prettier-ignore
     await Promise.race([applying, pass(tookMs * share, 'an apply comes so far')])
     await service.kill()
     const status = await applying
@@ -84,11 +89,11 @@ test('killed in the midst of an apply, the service has all of the file or nothin
     const now = await stored()
     if (status === 200) assert.deepEqual(now, made, `answered, then killed`)
     else assert.ok([old, made].some((one) => isSame(one, now)), `killed after ${share} of it`) // prettier-ignore
-    assert.equal((await apply(file('new', 15))).status, 200)
+    assert.equal((await apply(file('new', MORE))).status, 200)
     assert.deepEqual(await stored(), made)
   }
   await source.query('insert into goods values (1)')
-  const { body } = await service.post('/api/http_pull_consumers/s14/receive', { wait_for: 60_000 })
+  const { body } = await service.post(`/api/http_pull_consumers/s${MORE - 1}/receive`, { wait_for: 60_000 })
   assert.equal((body as { data: unknown[] }).data.length, 1)
 })
 
