@@ -77,7 +77,7 @@ async function checkInstallation(): Promise<readonly DatabaseCheck[]> {
     if (!(error instanceof EngineError)) throw error
     return [node, failure('Settings', error.message, ERRORS[error.code].remedy)]
   }
-  const memory = process.constrainedMemory() || totalmem()
+  const memory = Math.min(process.constrainedMemory() || Infinity, totalmem()) // without a limit some systems tell one that is far too large
   const free = process.availableMemory()
   const { unknown } = settings
   return [

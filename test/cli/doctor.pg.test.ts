@@ -1,5 +1,6 @@
 /** `tailrace doctor`, as a user types it: planted faults are found, and what it says mends them. */
 import assert from 'node:assert/strict'
+import { totalmem } from 'node:os'
 import { test } from 'node:test'
 import type { DatabaseCheck } from '../../engine/wal/connection/database-checks.ts'
 import { ITEMS } from '../actors/shop.ts'
@@ -67,6 +68,9 @@ test('a service is looked at with its databases and sinks, and an installation e
       of('this installation').some((check) => check.name === name),
       name,
     )
+  const memory = of('this installation').find(({ name }) => name === 'Memory')
+  const [, gigabytes] = /^(\d+\.\d) GB, /.exec(memory?.message ?? '') ?? []
+  assert.ok(Number(gigabytes) <= totalmem() / 1e9 + 0.1, memory?.message)
   assert.deepEqual(of('sinks').map(({ name, status }) => [name, status]), [['a', 'ok']]) // prettier-ignore
   const slot = of(`database ${s.shop.db.name}`).find(({ name }) => name === 'Slot')
   assert.match(slot?.message ?? '', /is fit, and is read from/)
