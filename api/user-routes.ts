@@ -111,11 +111,11 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       throw error
     }
   }
-  const own = async (request: FastifyRequest): Promise<Readonly<{ user: User; secret: string }>> => {
+  /** The user of the request's session; undefined: nobody has signed in. */
+  const sessionOf = async (request: FastifyRequest): Promise<Readonly<{ user: User; secret: string }> | undefined> => {
     const secret = sessionSecret(request)
     const user = secret === undefined ? undefined : await users.userOf(secret)
-    if (!user || secret === undefined) throw new EngineError('SIGN_IN_FAILED', 'nobody has signed in')
-    return { user, secret }
+    return user && secret !== undefined ? { user, secret } : undefined
   }
   const session = { paths: ['/api/session'], scope: 'open' as const }
   return [
@@ -127,9 +127,8 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       answer: { description: 'The user of the session, if any.', schema: SessionOut },
       errors: [503],
       handle: async (request) => {
-        const secret = sessionSecret(request)
-        const user = secret === undefined ? undefined : await users.userOf(secret)
-        return { user: user ? userOut(user) : null, setup_needed: await users.needsSetup() }
+        const own = await sessionOf(request)
+        return { user: own ? userOut(own.user) : null, setup_needed: await users.needsSetup() }
       },
     },
     {
@@ -172,7 +171,9 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       errors: [400, 401, 403, 422, 429, 503],
       handle: async (request) => {
         refuseForeignPage(request)
-        const { user, secret } = await own(request)
+        const own = await sessionOf(request)
+        if (!own) throw new EngineError('SIGN_IN_FAILED', 'nobody has signed in')
+        const { user, secret } = own
         const { current_password: current, password } = checkPassword(objectBody(request))
         await users.changePassword(user, { current, password }, secret).catch(async (error: unknown) => {
           if (error instanceof EngineError && error.code === 'SIGN_IN_FAILED') await wrongPasswords.slow(user.email)

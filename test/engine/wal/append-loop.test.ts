@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { test, type TestContext } from 'node:test'
 import { BusyShare } from '../../../engine/busy-share.ts'
 import type { EngineError } from '../../../engine/errors.ts'
 import { PART } from '../../../engine/position.ts'
@@ -52,6 +52,17 @@ function setUp(over: { lingerMs?: number; timeoutMs?: number; bytes?: number } =
   return { loop, gathered, appends, events, failed: failed.promise, next: () => begun.promise }
 }
 
+/** Holds the clock and the timers of a test still. @returns lets ms pass */
+function heldClock(t: TestContext): (ms: number) => void {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const clock = t.mock.method(performance, 'now', () => 1_000)
+  return (ms) => {
+    const now = performance.now() + ms
+    clock.mock.mockImplementation(() => now)
+    t.mock.timers.tick(ms)
+  }
+}
+
 test('one append is open at a time; what is gathered meanwhile leaves in the next', async () => {
   const { loop, gathered, appends, events, next } = setUp()
   gathered.push('a')
@@ -87,13 +98,7 @@ test('a full pack does not linger', () => {
 })
 
 test('what is no full pack waits until some milliseconds after the last append began, and as long after its end as it took', async (t) => {
-  t.mock.timers.enable({ apis: ['setTimeout'] })
-  const clock = t.mock.method(performance, 'now', () => 1_000)
-  const tick = (ms: number) => {
-    const now = performance.now() + ms
-    clock.mock.mockImplementation(() => now)
-    t.mock.timers.tick(ms)
-  }
+  const tick = heldClock(t)
   const { loop, gathered, appends } = setUp({ lingerMs: 6 })
   const contents = () => appends.map(({ content }) => content)
   const settle = async (tookMs: number) => {
@@ -135,13 +140,7 @@ test('what is no full pack waits until some milliseconds after the last append b
 })
 
 test('after an append that was long for its bytes, what follows waits for a part of that only', async (t) => {
-  t.mock.timers.enable({ apis: ['setTimeout'] })
-  const clock = t.mock.method(performance, 'now', () => 1_000)
-  const tick = (ms: number) => {
-    const now = performance.now() + ms
-    clock.mock.mockImplementation(() => now)
-    t.mock.timers.tick(ms)
-  }
+  const tick = heldClock(t)
   const { loop, gathered, appends } = setUp({ lingerMs: 6, bytes: 512 * 1024 })
   tick(100)
   gathered.push('ROWS')
