@@ -1,4 +1,4 @@
-/** What a change of a resource is in the audit log: the fields that differ, with secrets hidden. Nothing here does I/O. */
+/** The entry of the audit log for a change of a resource: the fields that differ, with secrets hidden. Nothing here does I/O. */
 import { isDeepStrictEqual } from 'node:util'
 import type { Change, FieldChanges } from '../../engine/state/audit.ts'
 import { userName } from '../../engine/state/change-retentions.ts'
@@ -11,7 +11,7 @@ const HIDDEN = '********'
 /** Longer texts, such as the code of functions, are cut. */
 const MAX_TEXT = 2_000
 
-/** What is known of a resource at one time: as it is, and with its secrets hidden. */
+/** A resource at one time: as it is, and with its secrets hidden. */
 type Known = Readonly<{ whole: Form; shown: Form }>
 
 /** Gives the change of a resource; undefined: nothing differs. @param before absent: it is new @param after absent: it is deleted */

@@ -117,7 +117,7 @@ export const DatabaseOut = Type.Object({
 type Body = Readonly<Record<string, unknown>>
 /** A database that is to be created. @property create slot and publication are made where they are missing */
 export type NewDatabase = Readonly<{ input: DatabaseInput; create: boolean; initSql?: string }>
-/** What an update of a database changes, and whether what is missing on its server is made. */
+/** The fields that an update of a database changes, and whether a slot or publication that its server lacks is made. */
 export type DatabaseChanges = Readonly<{ changes: Partial<DatabaseInput>; create: boolean; initSql?: string }>
 
 const check = checker(DatabaseIn)

@@ -125,7 +125,7 @@ export async function withTlsOf(input: DatabaseInput): Promise<DatabaseInput> {
   return { ...input, connection, ...(input.primary && { primary: await withTlsChosen(input.primary) }) }
 }
 
-/** What decides from where, and how, a database is read. */
+/** The settings that decide from where, and how, a database is read. */
 const READ_BY = ['connection', 'primary', 'slotName', 'publicationName'] as const
 
 function inputOf({ slot, name, connection, primary = null, poolSize, annotations, hints = {} }: Database): DatabaseInput {

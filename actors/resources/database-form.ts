@@ -15,7 +15,7 @@ export const MAX_AWAIT_MS = 300_000
 
 /** The connections of the original to a database; here it has no effect. */
 export const DEFAULT_POOL_SIZE = 10
-/** What settings of Sequin are where nobody said something else. */
+/** The defaults of Sequin's settings. */
 export const DEFAULT_HINTS = { ipv6: false, queue_interval: 1000, queue_target: 50 } as const
 
 /** The schemas of settings that Sequin has, and that have no effect here. */

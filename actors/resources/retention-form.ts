@@ -129,7 +129,7 @@ export const retentionOut = (stored: Sink, health: Health): Record<string, unkno
   },
 })
 
-/** What the checks of a sink are called here. */
+/** The names that a change retention has for checks of its sink. */
 const CHECK_NAMES: Readonly<Record<string, string>> = { 'Message delivery': 'Destination insert' }
 
 function fieldsOfRetention({ id, name, database, source, status: now, actions: taken, destination }: Sink) {

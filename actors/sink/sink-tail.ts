@@ -25,7 +25,7 @@ import { splitKeyChanges } from '../partition/split-key-changes.ts'
 /** Asks what has come to a sink. @property after where the look before ended; absent: the end of the log */
 export type TailAsked = Readonly<{ after: string | undefined; limit: number; waitMs: number; signal: AbortSignal }>
 
-/** What has come to a sink. */
+/** The messages that have come to a sink. */
 export type TailPage = Readonly<{
   /** JSON of each, in the order of the commits */
   messages: readonly string[]

@@ -2,7 +2,7 @@
  * Compares the rows of a source with the documents of a sink's destination, a page at a time: nothing is kept between two pages, and any
  * process can compare the next one.
  *
- * What a look finds different may be on its way. So before anything is told, the sink is given the time to deliver beyond the place that
+ * A difference that one look finds may be on its way. So before anything is told, the sink is given the time to deliver beyond the place that
  * the rows were read at, the documents are looked at again, and the rows too: a difference is told only of a row that was the same before and
  * after the look at its document.
  */
@@ -25,7 +25,7 @@ import type { Comparing, Looked, Standing } from '../../sinks/push.ts'
 import { STATE, type FunctionStage } from '../../transforms/stage.ts'
 
 /**
- * What is compared. rows: a page of a table, behind `after`; sample: some of its rows; documents: a page of the destination, whether each
+ * The rows or documents to compare. rows: a page of a table, behind `after`; sample: some of its rows; documents: a page of the destination, whether each
  * has its row; count: how many there are on both sides
  */
 export type VerifyAsked = Readonly<{
@@ -44,7 +44,7 @@ export type Difference = Readonly<{
   key: Readonly<Record<string, string>> | null
 }>
 
-/** What was found. */
+/** The outcome of a comparison of rows with documents. */
 export type Verified = Readonly<{
   /** rows, or documents, that were compared */
   compared: number
@@ -316,7 +316,7 @@ class Verification {
   }
 }
 
-/** What is wrong with a document; undefined: nothing. */
+/** Says how a document differs from its row; undefined: it does not. */
 function kindOf(standing: Standing | undefined, isDropped: boolean): Difference['kind'] | undefined {
   if (!standing) return undefined
   if (isDropped) return standing.state === 'missing' ? undefined : 'extra'

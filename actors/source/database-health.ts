@@ -27,7 +27,7 @@ type Finding = Readonly<{ status: CheckStatus; code: string; message: string }>
 
 const MB = 1024 * 1024
 const HOUR_S = 3600
-/** What a slot may keep without being told of. */
+/** A slot that keeps more write-ahead log than this is told of. */
 const MUCH_KEPT_BYTES = 2.5 * 1024 * MB
 /** An open transaction is told of when it is as old as that, and the server keeps so much more than what was not confirmed. */
 const OLD_TRANSACTION_S = 300

@@ -178,7 +178,7 @@ export class SinkRoom {
     return this.#isBound ? this.#untilFull(sink, outstanding) : this.#pace.grant(outstanding)
   }
 
-  /** Of a row's message, on average. */
+  /** The bytes of a row's message, on average. */
   get rowBytes(): number {
     return this.#addedRows > 0 ? this.#addedBytes / this.#addedRows : 1
   }

@@ -21,7 +21,7 @@ const MOST_SHARE = 0.02
 const LIMIT_MS = 30_000
 
 /**
- * What was seen. @property slotError why its slot can't be read; undefined: it can @property hasStandbys servers that follow this one and
+ * A database and its slot as they were seen. @property slotError why its slot can't be read; undefined: it can @property hasStandbys servers that follow this one and
  * could keep the slot for their promotion @property isFailover they do; undefined: the server is too old to know
  */
 export type Seen = Readonly<{

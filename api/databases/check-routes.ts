@@ -1,4 +1,4 @@
-/** What keeps a source from working, or will: each check of a database, its publication and its slot, with what mends it. */
+/** The route of the checks of a database, its publication and its slot: each says what keeps its source from working, or will, and what mends it. */
 import { Type } from 'typebox'
 import { redactText } from '../../engine/redaction.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
