@@ -29,8 +29,10 @@ export type Held = Readonly<{
   revived?: Mirror['revived']
 }>
 
-const ROWS = LONG ? 200_000 : 20_000
-const KILLS = LONG ? 21 : 3
+const ROWS = LONG ? 200_000 : 4_000
+const KILLS = LONG ? 21 : 2
+/** So often a service is killed while it starts, which costs another start. */
+const KILLED_AGAIN = LONG ? 0.2 : 0
 /** So many rows are changed while they are backfilled, and more. */
 const CHANGED = ROWS / 10
 const PER_SECOND = LONG ? 400 : 300
@@ -99,7 +101,7 @@ export class BackfillScenario implements AsyncDisposable {
     for (; cuts < KILLS && kills < KILLS * 3; kills++) {
       if (!(await this.#isUnderWay())) await this.#backfill()
       const before = writers.soFar()
-      await pass(random.int(0, 900), 'anywhere in a backfill')
+      await this.#someRows()
       await service.kill()
       this.checkSoFar()
       if (await this.#isUnderWay()) {
@@ -107,7 +109,7 @@ export class BackfillScenario implements AsyncDisposable {
         beside += writers.soFar() - before
       }
       service.start()
-      if (random.chance(0.2)) {
+      if (random.chance(KILLED_AGAIN)) {
         await pass(random.int(10, 1_200), 'anywhere in a start')
         await service.kill()
         service.start()
@@ -167,6 +169,19 @@ export class BackfillScenario implements AsyncDisposable {
       }
       await until(() => `${name} holds the table:\n${found.join('\n')}\n${violations.join('\n')}`, isSame, { withinMs: WITHIN_MS, service })
     }
+  }
+
+  /** Settles somewhere in the midst of the backfills: so that each kill may meet the same ones. */
+  async #someRows(): Promise<void> {
+    const { random, state } = this
+    const processed = async () => {
+      const [row] = await state.query<{ rows: number }>('select sum(rows_processed_count)::float8 as rows from tailrace.backfill')
+      return row?.rows ?? 0
+    }
+    const wanted = (await processed()) + random.int(0, Math.floor((ROWS * this.#sinks.length) / (KILLS + 1)))
+    const isThere = async () => (await processed()) >= wanted || !(await this.#isUnderWay())
+    await until('rows are durable', isThere, { withinMs: WITHIN_MS, service: this.service })
+    await pass(random.int(0, 100), 'anywhere between two saves')
   }
 
   async #isUnderWay(): Promise<boolean> {
