@@ -91,25 +91,25 @@ const invitationOut = ({ id, email, role, insertedAt, expiresAt }: Invitation) =
 
 /** Makes the routes of users. @param wrongPasswords slows who tries passwords, by email and by address */
 export function userOperations(users: UserPort, wrongPasswords: WrongTries): Operation[] {
-  /** Lets somebody sign in; who fails waits for the answer. */
-  const signedIn = async (
-    request: FastifyRequest,
-    reply: FastifyReply,
-    by: string | undefined,
-    work: (from: From) => Promise<SignedIn>,
-  ) => {
-    refuseForeignPage(request)
-    const tries = [clientNetwork(request.ip), ...(by === undefined ? [] : [by])]
+  /** Does what takes a password: who has tried wrong ones waits before it, and who fails waits for the answer. @param by emails, if known */
+  const slowed = async <T>({ ip }: FastifyRequest, by: readonly string[], work: () => Promise<T>): Promise<T> => {
+    const tries = [clientNetwork(ip), ...by]
     await Promise.all(tries.map((one) => wrongPasswords.before(one)))
     try {
-      const { user, secret } = await work({ address: request.ip, client: request.headers['user-agent']?.slice(0, 200) })
-      reply.header('set-cookie', cookie(request, secret, SESSION_SECONDS))
-      return { user: userOut(user), setup_needed: false }
+      return await work()
     } catch (error) {
       const isTry = error instanceof EngineError && (error.code === 'SIGN_IN_FAILED' || error.code === 'SETUP_REFUSED')
       if (isTry) await Promise.all(tries.map((one) => wrongPasswords.slow(one)))
       throw error
     }
+  }
+  /** Lets somebody sign in. */
+  const signedIn = async (request: FastifyRequest, reply: FastifyReply, by: readonly string[], work: (from: From) => Promise<SignedIn>) => {
+    refuseForeignPage(request)
+    const from = { address: request.ip, client: request.headers['user-agent']?.slice(0, 200) }
+    const { user, secret } = await slowed(request, by, () => work(from))
+    reply.header('set-cookie', cookie(request, secret, SESSION_SECONDS))
+    return { user: userOut(user), setup_needed: false }
   }
   /** The user of the request's session; undefined: nobody has signed in. */
   const sessionOf = async (request: FastifyRequest): Promise<Readonly<{ user: User; secret: string }> | undefined> => {
@@ -142,7 +142,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       errors: [400, 401, 403, 422, 429, 503],
       handle: (request, reply) => {
         const given = checkSignIn(objectBody(request))
-        return signedIn(request, reply, emailOf(given.email), (from) => users.signIn(given, from))
+        return signedIn(request, reply, [emailOf(given.email)], (from) => users.signIn(given, from))
       },
     },
     {
@@ -175,10 +175,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
         if (!own) throw new EngineError('SIGN_IN_FAILED', 'nobody has signed in')
         const { user, secret } = own
         const { current_password: current, password } = checkPassword(objectBody(request))
-        await users.changePassword(user, { current, password }, secret).catch(async (error: unknown) => {
-          if (error instanceof EngineError && error.code === 'SIGN_IN_FAILED') await wrongPasswords.slow(user.email)
-          throw error
-        })
+        await slowed(request, [user.email], () => users.changePassword(user, { current, password }, secret))
         return { success: true }
       },
     },
@@ -193,7 +190,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       errors: [400, 403, 422, 429, 503],
       handle: (request, reply) => {
         const given = checkSetUp(objectBody(request))
-        return signedIn(request, reply, undefined, (from) => users.setUp(given, from))
+        return signedIn(request, reply, [], (from) => users.setUp(given, from))
       },
     },
     {
@@ -207,7 +204,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       errors: [400, 401, 403, 422, 429, 503],
       handle: (request, reply) => {
         const { token: secret, password } = checkAccept(objectBody(request))
-        return signedIn(request, reply, undefined, (from) => users.accept({ secret, password }, from))
+        return signedIn(request, reply, [], (from) => users.accept({ secret, password }, from))
       },
     },
     {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setupCodeOf } from '../../actors/resources/user-edits.ts'
+import { until } from '../waiting.ts'
 import { serveEverything, TOKENS, type Answered } from './served-everything.ts'
 
 const CODE = setupCodeOf(Buffer.alloc(32, 5))
@@ -83,6 +84,20 @@ test('email and password have to be right, which of them is wrong is not told, a
   assert.ok(third.ms >= 990, `the third was answered after ${third.ms} ms`)
   assert.equal((await post(s, '/session', OWNER)).status, 200)
   assert.doesNotMatch(JSON.stringify(s.lines), /a-wrong-password/)
+})
+
+test('who changes a password waits for earlier wrong tries, as who signs in does', async () => {
+  await using s = await serveEverything({ wrongTokens: 0 })
+  const { call } = await setUp(s)
+  const answered: number[] = []
+  const change = async (current_password: string) =>
+    answered.push((await call('PATCH', '/session', { current_password, password: 'another-password-of-mine' })).status)
+  const wrong = change('a-wrong-password')
+  await until('the wrong try has been counted', () =>
+    s.lines.some(({ message }) => String(message).includes('tries passwords that are wrong')),
+  )
+  await Promise.all([wrong, change(PASSWORD)])
+  assert.deepEqual(answered, [401, 200])
 })
 
 test('what a user may do is what the role says', async () => {
