@@ -98,7 +98,7 @@ export const VARIABLES = {
   ...limitVariables(),
   TAILRACE_CORS_ORIGINS: variable(
     text,
-    'origins whose pages may ask the API in a browser, such as https://shop.example, with commas between; * is any, without cookies (none)',
+    'origins whose pages may ask the API in a browser with a token of their own, such as https://shop.example, with commas between; * is any (none)',
   ),
   TAILRACE_TRUSTED_PROXIES: variable(
     text,

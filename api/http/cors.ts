@@ -1,6 +1,6 @@
 /**
- * Which pages of other origins may read what the API answers, in a browser: none, unless the settings name their origins. Only named ones may
- * send cookies and see the answers to them; `*` lets all others read what they ask for with a token.
+ * Which pages of other origins may read what the API answers, in a browser: none, unless the settings name their origins, or `*` for any. They
+ * ask with a token of their own. Sessions are for our own pages alone, so no page of another origin may send cookies.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 
@@ -29,7 +29,7 @@ export class Cors {
     const { origin } = headers
     if (this.#named.size > 0) reply.header('vary', 'origin')
     if (origin === undefined) return false
-    if (this.#named.has(origin)) reply.header('access-control-allow-origin', origin).header('access-control-allow-credentials', 'true')
+    if (this.#named.has(origin)) reply.header('access-control-allow-origin', origin)
     else if (this.#hasAny) reply.header('access-control-allow-origin', ANY)
     else return false
     if (method !== 'OPTIONS' || headers['access-control-request-method'] === undefined) {
