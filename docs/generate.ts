@@ -1,4 +1,4 @@
-/** `npm run docs`: writes the pages that are a table of the code, so that they can't drift from it. */
+/** `npm run docs`: writes the pages, and the dashboard, that are a table of the code, so that they can't drift from it. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { COMMANDS } from '../cli/main.ts'
@@ -6,14 +6,16 @@ import { IGNORED, VARIABLES } from '../cli/settings.ts'
 import { ERRORS } from '../engine/errors.ts'
 import { Metrics, type Subject } from '../engine/metrics.ts'
 import { SinkSettings } from '../engine/state/resources.ts'
+import { grafanaDashboard } from './grafana-dashboard.ts'
 import { AGAIN, CELLS, FAULTS, LEFT_OUT, LOST, MEMORIES, type Cell } from './recovery-cells.ts'
 
-/** Page by file name. */
+/** Page, or other file of this folder, by its name. */
 export function generatedPages(): Readonly<Record<string, string>> {
   return {
     'cli.md': commands(),
     'errors.md': errorCatalogue(),
     'metrics.md': metrics(),
+    'monitoring/grafana-dashboard.json': grafanaDashboard(),
     'recovery.md': recovery(),
     'settings.md': settings(),
   }

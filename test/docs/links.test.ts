@@ -3,16 +3,8 @@ import assert from 'node:assert/strict'
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
+import { anchorsOf } from './anchors.ts'
 import { pages, root } from './pages.ts'
-
-/** As GitHub names the anchor of a heading. */
-const anchor = (heading: string): string =>
-  heading
-    .toLowerCase()
-    .replace(/[^\p{L}\p{N} _-]/gu, '')
-    .replaceAll(' ', '-')
-
-const anchorsOf = (text: string): Set<string> => new Set([...text.matchAll(/^#+ (.+)$/gm)].map(([, heading]) => anchor(heading as string)))
 
 for (const { file, text } of pages) {
   test(`the links of ${file} lead to files and headings that exist`, () => {
