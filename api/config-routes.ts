@@ -5,7 +5,7 @@ import { EngineError } from '../engine/errors.ts'
 import type { ConfigOutcome } from '../actors/config/config-apply.ts'
 import type { ConfigEdits } from '../actors/config/config-edits.ts'
 import { MAX_CONFIG_BYTES, MAX_CONFIG_ENTRIES } from '../actors/config/given-config.ts'
-import { requireScope } from './http/auth.ts'
+import { isAdmin, requireScope } from './http/auth.ts'
 import { objectBody, queryOf, type Operation } from './http/operation.ts'
 import { checker } from '../actors/resources/form.ts'
 import { RESOURCE_TYPES } from '../engine/state/resource-store.ts'
@@ -122,7 +122,11 @@ export function configOperations(port: ConfigPort): Operation[] {
 function askerOf(request: FastifyRequest, { raw }: FastifyReply): Parameters<ConfigPort['apply']>[2] {
   const gone = new AbortController()
   raw.once('close', () => gone.abort())
-  return { gone: gone.signal, refuseTokens: () => requireScope(request, 'admin', 'A file with api_tokens or users') }
+  return {
+    gone: gone.signal,
+    mayMove: isAdmin(request),
+    refuseTokens: () => requireScope(request, 'admin', 'A file with api_tokens or users'),
+  }
 }
 
 /** @throws EngineError REQUEST_INVALID, SCOPE_MISSING */

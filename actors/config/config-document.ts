@@ -78,9 +78,10 @@ export function parseConfig(
 
 /**
  * Holds what the account has already: a document may give its secrets as they are shown, and they stay. Functions have no secrets, and
- * their code would be much to hand to a thread.
+ * their code would be much to hand to a thread. @property mayMove a stored password of a database may be sent to another server without
+ * being given again; absent: it may not
  */
-export type StoredResources = Readonly<{ account?: StoredAccount }> & Omit<ResourceLists, 'functions'>
+export type StoredResources = Readonly<{ account?: StoredAccount; mayMove?: boolean }> & Omit<ResourceLists, 'functions'>
 
 /**
  * @property file named in errors @property env for variables; undefined: they were replaced before
@@ -124,17 +125,17 @@ export function readDocument(
   const tokens = entriesOf(reader, root, TOKENS)
   const users = entriesOf(reader, root, USERS)
   const { database, change_retention, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
-  const databases = entriesOf(reader, root, database, stored.databases)
+  const databases = entriesOf(reader, root, database, { known: stored.databases, mayMove: stored.mayMove })
   if (root['functions'] !== undefined && root['transforms'] !== undefined)
     reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give only one of the two sections')
   const section = root['transforms'] === undefined ? 'functions' : 'transforms'
-  const functions = entriesOf(reader, root, { ...functionForm, section }, [], read).map(({ i, ...fn }) => ({
+  const functions = entriesOf(reader, root, { ...functionForm, section }, { textOf: read }).map(({ i, ...fn }) => ({
     ...fn,
     ...placeOfFunction(reader, [section, i], fn),
   }))
   const retentions = entriesOf(reader, root, change_retention)
-  const endpoints = entriesOf(reader, root, http_endpoint, stored.endpoints)
-  const sinks = entriesOf(reader, root, sink, stored.sinks)
+  const endpoints = entriesOf(reader, root, http_endpoint, { known: stored.endpoints })
+  const sinks = entriesOf(reader, root, sink, { known: stored.sinks })
   const slots = databases.map(({ input: { connection: c, slotName } }) => `${c.hostname}:${c.port}/${slotName}`)
   for (const { i, input } of repeated(slots).flatMap((at) => databases[at] ?? []))
     reader.wrong(
@@ -225,16 +226,21 @@ function checkSection(reader: ConfigReader, key: string, held: unknown): void {
   else reader.wrong(offset, `unknown section "${key}"; ${known}, and mappings of other names are ignored`)
 }
 
+type Beside<S> = Readonly<{
+  known?: readonly S[]
+  mayMove?: boolean | undefined
+  textOf?: ((path: string) => string) | undefined
+}>
+
 /**
- * Reads the entries of a section. @param known what is stored of its type
+ * Reads the entries of a section. @param beside what they may refer to; `known`: what is stored of their type
  * @returns those that nothing is wrong with, with their lines, and where they stand in the section
  */
 function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
   reader: ConfigReader,
   root: Readonly<Record<string, unknown>>,
   { section, noun, schema, ignored = [], notYet = [], flat = (entry) => entry, read }: FileSection<S, I>,
-  known: readonly S[] = [],
-  textOf?: (path: string) => string,
+  { known = [], mayMove = false, textOf }: Beside<S> = {},
 ): (I & Readonly<{ line: number; i: number }>)[] {
   const given = root[section] ?? []
   if (!Array.isArray(given)) {
@@ -259,7 +265,7 @@ function entriesOf<S extends Readonly<{ name: string }>, I extends object>(
     const early = notYet.filter((key) => form[key] !== undefined && form[key] !== null && form[key] !== false)
     for (const key of early) reader.wrong(reader.at(section, i, key), `${named}: ${key} is not supported yet`)
     const entry = Object.fromEntries(Object.entries(form).filter(([key]) => !notYet.includes(key)))
-    const context = { known: known.find(({ name }) => name === entry['name']), textOf }
+    const context = { known: known.find(({ name }) => name === entry['name']), mayMove, textOf }
     const said = readAt(reader, [section, i], () => read(entry, context), named)
     return said && early.length === 0 ? [{ ...said, line: reader.line(reader.at(section, i)), i }] : []
   })

@@ -37,9 +37,10 @@ export type GivenConfig = Readonly<{
 
 /**
  * Who asks for a configuration to be planned or applied. @property gone aborted when the client no longer waits: what isn't stored by then
- * never is @property refuseTokens throws where the client may not set API tokens and users
+ * never is @property mayMove a stored password of a database may be sent to another server without being given again
+ * @property refuseTokens throws where the client may not set API tokens and users
  */
-type Asker = Readonly<{ gone: AbortSignal; refuseTokens: () => void }>
+type Asker = Readonly<{ gone: AbortSignal; mayMove: boolean; refuseTokens: () => void }>
 
 /** So many requests of one account may wait behind the one that is read or applied. */
 const MAX_WAITING = 4
@@ -95,13 +96,14 @@ export class ConfigEdits {
   async #change(
     account: Account,
     given: GivenConfig,
-    { isTrial, gone, refuseTokens }: Asker & Readonly<{ isTrial: boolean }>,
+    { isTrial, gone, mayMove, refuseTokens }: Asker & Readonly<{ isTrial: boolean }>,
   ): Promise<ConfigOutcome> {
     const { store, resources, logger } = this.#options
     const pool = this.#options.pool.of(account.id)
     const signal = AbortSignal.any([this.#options.signal, gone])
     if (signal.aborted) throw new EngineError('STOPPING', 'the client left before its configuration was read or applied')
-    const document = await this.#read(given, storedOf(await resources.load(store.query), account), { pool, signal })
+    const stored = { ...storedOf(await resources.load(store.query), account), mayMove }
+    const document = await this.#read(given, stored, { pool, signal })
     if (document.hasTokens || document.users.length > 0) refuseTokens()
     return applyConfig(document, { store, resources, pool, signal, account, isTrial, logger })
   }

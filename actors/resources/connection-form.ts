@@ -4,7 +4,7 @@ import { Type } from 'typebox'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import type { Reason } from '../../engine/schema-reasons.ts'
 import { TlsMode } from '../../engine/state/resources.ts'
-import { secretMeant } from './secret-form.ts'
+import { obfuscated, secretMeant } from './secret-form.ts'
 
 const text = (description: string) => Type.String({ minLength: 1, description })
 
@@ -43,10 +43,34 @@ export const gathered =
 const PARTS = ['hostname', 'port', 'database', 'username', 'password'] as const
 
 /**
- * Reads a whole connection. @param known as it is stored: its password may be given as it is shown @returns undefined: something is
- * wrong with it, and told
+ * A connection as it is stored: its password may be given as it is shown. @property mayMove whoever asks may have that password sent to
+ * another server
  */
-export function connectionOf(form: ConnectionForm, known: Connection | undefined, tell: Tell): Connection | undefined {
+export type StoredConnection = Readonly<{ connection: Connection; mayMove: boolean }>
+
+/** The settings that decide which server gets the password, and how surely it is that server. */
+const SERVER = ['hostname', 'port', 'ssl', 'caCert'] as const
+
+/**
+ * Reads the password of a connection. Whoever may name the server that a password is sent to may learn it, so not everyone may have a
+ * stored one sent to another server.
+ * @param given as it stands in the form. @param server where it is to be sent
+ */
+function passwordOf(
+  given: string,
+  server: Pick<Connection, (typeof SERVER)[number]>,
+  { known, tell }: Readonly<{ known: StoredConnection | undefined; tell: (reason: string) => void }>,
+): string {
+  const stored = known?.connection
+  const password = secretMeant(given, stored?.password, tell)
+  const isKept = stored !== undefined && password === stored.password && password !== given
+  if (isKept && !known?.mayMove && SERVER.some((field) => server[field] !== stored[field]))
+    tell('must be given again in full where hostname, port, ssl or ca_cert change, unless by who has the scope "admin"')
+  return password
+}
+
+/** Reads a whole connection. @returns undefined: something is wrong with it, and told */
+export function connectionOf(form: ConnectionForm, known: StoredConnection | undefined, tell: Tell): Connection | undefined {
   // whoever names an authority wants to be sure of the server
   const ssl = form.ssl ?? (form.ca_cert === undefined ? 'prefer' : true)
   if (form.ca_cert !== undefined && !isCertificate(form.ca_cert))
@@ -57,14 +81,19 @@ export function connectionOf(form: ConnectionForm, known: Connection | undefined
     if (form.hostname === undefined) tell('hostname', 'is missing (or give url)')
     if (form.database === undefined) tell('database', 'is missing (or give url)')
     const { hostname, database, port = 5432, username = 'postgres' } = form
-    const password = secretMeant(form.password ?? 'postgres', known?.password, (reason) => tell('password', reason))
-    return hostname !== undefined && database !== undefined ? { hostname, port, database, username, password, ...tls } : undefined
+    if (hostname === undefined || database === undefined) return undefined
+    const server = { hostname, port, ...tls }
+    const password = passwordOf(form.password ?? 'postgres', server, { known, tell: (reason) => tell('password', reason) })
+    return { ...server, database, username, password }
   }
   for (const field of PARTS) if (form[field] !== undefined) tell(field, 'is given beside url, which contains it: give one of the two')
   const parts = partsOfUrl(form.url)
   if (typeof parts !== 'string') {
-    const password = secretMeant(parts.password, known?.password, (reason) => tell('url', `has a password that ${reason}`))
-    return { ...parts, password, ...tls }
+    const server = { ...parts, ...tls }
+    return {
+      ...server,
+      password: passwordOf(parts.password, server, { known, tell: (reason) => tell('url', `has a password that ${reason}`) }),
+    }
   }
   tell('url', parts)
   return undefined
@@ -74,14 +103,16 @@ export function connectionOf(form: ConnectionForm, known: Connection | undefined
  * Reads a connection of which some fields are given anew. @returns the same object as before: none is; undefined: something is wrong
  * with it, and told
  */
-export function changedConnection(form: ConnectionForm, stored: Connection, tell: Tell): Connection | undefined {
+export function changedConnection(form: ConnectionForm, known: StoredConnection, tell: Tell): Connection | undefined {
+  const { connection: stored } = known
   const given = Object.fromEntries(
     Object.entries(form).filter(([field, value]) => Object.hasOwn(connectionFields, field) && value !== undefined),
   )
   if (Object.keys(given).length === 0) return stored
   const { withoutTls, ssl, caCert, ...parts } = stored
   const tls = { ...(ssl !== 'prefer' && { ssl }), ...(caCert !== undefined && { ca_cert: caCert }) }
-  const changed = connectionOf({ ...tls, ...(form.url === undefined && parts), ...given }, stored, tell)
+  const before = form.url === undefined && { ...parts, password: obfuscated(parts.password) }
+  const changed = connectionOf({ ...tls, ...before, ...given }, known, tell)
   const isThere = changed && changed.ssl === ssl && changed.hostname === stored.hostname && changed.port === stored.port
   return isThere && withoutTls ? { ...changed, withoutTls } : changed
 }

@@ -6,7 +6,15 @@ import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import type { DatabaseSight, SlotState } from '../../engine/status.ts'
 import { idleDatabaseHealth } from '../source/database-health.ts'
 import { TlsMode, type Database } from '../../engine/state/resources.ts'
-import { changedConnection, connectionEntry, connectionFields, connectionOf, gathered, type Tell } from './connection-form.ts'
+import {
+  changedConnection,
+  connectionEntry,
+  connectionFields,
+  connectionOf,
+  gathered,
+  type StoredConnection,
+  type Tell,
+} from './connection-form.ts'
 import {
   checkPublicationName,
   checkSlotName,
@@ -149,8 +157,12 @@ export function newDatabase(body: Body): NewDatabase {
   }
 }
 
-/** Reads the body that changes a database: what is absent stays. @throws EngineError VALIDATION_FAILED */
-export function databaseChanges(body: Body, stored: Database): DatabaseChanges {
+/**
+ * Reads the body that changes a database: what is absent stays. @param mayMove its password may be sent to another server without being
+ * given again
+ * @throws EngineError VALIDATION_FAILED
+ */
+export function databaseChanges(body: Body, stored: Database, { mayMove }: Readonly<{ mayMove: boolean }>): DatabaseChanges {
   const form = check(body)
   const reasons: Reason[] = []
   const tell = gathered(reasons)
@@ -161,8 +173,9 @@ export function databaseChanges(body: Body, stored: Database): DatabaseChanges {
     else if (slot.id !== stored.slot.id) tell('replication_slots.0.id', `is not the slot of this database, ${stored.slot.id}`)
     checkNames(slot, tell)
   }
-  const connection = changedConnection(form, stored.connection, tell)
-  const primary = changedPrimary(form.primary, stored.primary ?? null, gathered(reasons, 'primary.'))
+  const connection = changedConnection(form, { connection: stored.connection, mayMove }, tell)
+  const known = stored.primary && { connection: stored.primary, mayMove }
+  const primary = changedPrimary(form.primary, known ?? null, gathered(reasons, 'primary.'))
   if (reasons.length > 0 || !connection || primary === undefined) throw invalid(reasons)
   const hints = hintsOf({ ...DEFAULT_HINTS, ...stored.hints, ...hintsGiven(form) })
   const changes: Partial<DatabaseInput> = {
@@ -242,10 +255,10 @@ const hintsGiven = (form: Readonly<Record<string, unknown>>) =>
 /** @returns undefined: something is wrong with it, and told */
 function changedPrimary(
   form: Parameters<typeof connectionOf>[0] | null | undefined,
-  stored: Database['connection'] | null,
+  known: StoredConnection | null,
   tell: Tell,
 ): Database['connection'] | null | undefined {
-  if (form === undefined) return stored
+  if (form === undefined) return known?.connection ?? null
   if (form === null) return null
-  return stored ? changedConnection(form, stored, tell) : connectionOf(form, undefined, tell)
+  return known ? changedConnection(form, known, tell) : connectionOf(form, undefined, tell)
 }

@@ -123,7 +123,7 @@ export const DATABASE: ResourceForm<'database', DatabaseEntry> = {
     { path: ['tables'], why: 'the publication says which tables are streamed' },
     { path: ['publication', 'schemas'], why: 'a publication that is made has all tables, unless init_sql has another statement' },
   ],
-  read: (entry, { known }) => {
+  read: (entry, { known, mayMove }) => {
     const form = check(entry)
     const reasons: Reason[] = []
     const here = gathered(reasons)
@@ -133,8 +133,11 @@ export const DATABASE: ResourceForm<'database', DatabaseEntry> = {
     else checkSlotName(slotName, (reason) => here('slot', reason))
     if (publicationName === undefined) here('publication', 'is missing: publication: { name: …, create_if_not_exists: true }')
     else checkPublicationName(publicationName, (reason) => here('publication', reason))
-    const connection = connectionOf(form, known?.connection, here)
-    const primary = form.primary ? (connectionOf(form.primary, known?.primary ?? undefined, gathered(reasons, 'primary.')) ?? null) : null
+    const connection = connectionOf(form, known && { connection: known.connection, mayMove }, here)
+    const primary = form.primary
+      ? (connectionOf(form.primary, known?.primary ? { connection: known.primary, mayMove } : undefined, gathered(reasons, 'primary.')) ??
+        null)
+      : null
     if (reasons.length > 0 || !connection || slotName === undefined || publicationName === undefined) throw invalid(reasons)
     const { init_sql: initSql } = form.publication ?? {}
     return {

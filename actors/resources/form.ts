@@ -14,9 +14,10 @@ export type Form = Readonly<Record<string, unknown>>
 
 /**
  * Holds what an entry of a file may refer to. @property known what is stored under its name: secrets may be given as they are
- * shown, and stay @property textOf gives the text of a file beside the configuration; absent: none can be named
+ * shown, and stay @property mayMove a stored password may be sent to another server without being given again @property textOf gives
+ * the text of a file beside the configuration; absent: none can be named
  */
-type EntryContext<S> = Readonly<{ known: S | undefined; textOf: ((path: string) => string) | undefined }>
+type EntryContext<S> = Readonly<{ known: S | undefined; mayMove: boolean; textOf: ((path: string) => string) | undefined }>
 
 /** Describes how a resource stands in a configuration file. */
 export type FileSection<S, I> = Readonly<{

@@ -9,7 +9,7 @@ import { redactText } from '../../engine/redaction.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import type { Account, Database } from '../../engine/state/resources.ts'
 import type { SourceTable } from '../../engine/wal/source-tables.ts'
-import { requireScope } from '../http/auth.ts'
+import { isAdmin, requireScope } from '../http/auth.ts'
 import { objectBody, pathParameter, queryOf, type Operation } from '../http/operation.ts'
 import { namedResource } from '../http/resource-routes.ts'
 import { listOut, pageOf, PageQuery } from '../http/pages.ts'
@@ -107,7 +107,7 @@ export function databaseOperations({ engine, resources, databases }: DatabasePor
       paths: [ONE],
       summary: 'Update a database',
       description:
-        'Both methods are partial. A password that is sent back as it was shown stays what it is. Another connection, slot or publication is tried first, as of a new database, and its source begins anew; other fields disturb nothing.',
+        'Both methods are partial. A password that is sent back as it was shown stays what it is. One that isn’t sent in full stays only where it goes to the same server: `hostname`, `port`, `ssl` and `ca_cert` take the whole password with them, or the scope `admin`. Another connection, slot or publication is tried first, as of a new database, and its source begins anew; other fields disturb nothing.',
       scope: 'manage',
       body: DatabaseIn,
       maxBodyBytes: MAX_BYTES,
@@ -115,7 +115,9 @@ export function databaseOperations({ engine, resources, databases }: DatabasePor
       errors: [400, 404, 413, 422, 503],
       handle: async (request, _reply, account) => {
         const database = databaseOf(request, account)
-        return (await shown([await databases.update(database, databaseChanges(objectBody(request), database))]))[0]
+        return (
+          await shown([await databases.update(database, databaseChanges(objectBody(request), database, { mayMove: isAdmin(request) }))])
+        )[0]
       },
     },
     {

@@ -61,6 +61,9 @@ export function requireScope({ caller, headers }: FastifyRequest, scope: Scope, 
   if (!allows(caller, scope)) throw scopeMissing(caller, scope, what)
 }
 
+/** Tells whether whoever has sent a request may do all there is. */
+export const isAdmin = ({ caller }: FastifyRequest): boolean => caller !== null && allows(caller, 'admin')
+
 /** Lets a request go on if who sent it may receive from a sink. @throws EngineError SCOPE_MISSING, TOKEN_INVALID */
 export function requireReceive({ caller, headers }: FastifyRequest, sink: string): void {
   if (!caller) throw tokenInvalid(headers.authorization)

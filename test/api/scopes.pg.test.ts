@@ -209,3 +209,40 @@ test('secrets, and files with tokens, are for admins', async () => {
   }
   assert.equal((await served.call('POST', '/api/config/plan', { token: TOKENS.admin, body: { yaml } })).status, 200)
 })
+
+test('whoever is no admin has a stored password sent to no other server, over the API or by a file', async () => {
+  const { hostname, port, database, username, password } = served.db.connection
+  const elsewhere = hostname === 'localhost' ? '127.0.0.1' : 'localhost'
+  const patch = async (token: string, body: object) => served.call('PATCH', '/api/postgres_databases/moved', { token, body })
+  const slots = [{ slot_name: `s_${served.db.name}`, publication_name: 'moved', create_if_not_exists: true, status: 'disabled' }]
+  const login = { hostname, port, database, username, password, ssl: false }
+  const made = await served.call('POST', '/api/postgres_databases', {
+    token: TOKENS.manage,
+    body: { name: 'moved', ...login, primary: login, replication_slots: slots },
+  })
+  assert.equal(made.status, 201, made.text)
+  const hidden = String((await patch(TOKENS.manage, { annotations: { team: 'search' } })).body.password)
+  assert.notEqual(hidden, password)
+  const link = `postgresql://${username}:${hidden}@${elsewhere}:${port}/${database}`
+  const moves = [{ hostname: elsewhere }, { port: 9 }, { ssl: 'require' }, { hostname: elsewhere, password: hidden }, { url: link }]
+  for (const move of [...moves, ...moves.map((primary) => ({ primary }))]) {
+    const { status, body, text } = await patch(TOKENS.manage, move)
+    assert.deepEqual([status, body.code], [422, 'VALIDATION_FAILED'], JSON.stringify(move))
+    assert.match(text, /must be given again in full/, JSON.stringify(move))
+  }
+  const shown = { ...login, password: hidden, slot: { name: slots[0]?.slot_name, status: 'disabled' }, publication: { name: 'moved' } }
+  const yamlAt = (host: string) =>
+    JSON.stringify({ databases: [{ name: 'moved', ...shown, hostname: host, primary: { ...login, password: hidden, hostname: host } }] })
+  const [yaml, moved] = [yamlAt(hostname), yamlAt(elsewhere)]
+  for (const verb of ['plan', 'apply']) {
+    const { status, text } = await served.call('POST', `/api/config/${verb}`, { token: TOKENS.manage, body: { yaml: moved } })
+    assert.equal(status, 422)
+    assert.match(text, /database \\"moved\\": password must be given again in full/)
+    assert.match(text, /database \\"moved\\": primary.password must be given again in full/)
+  }
+  assert.equal((await served.call('POST', '/api/config/plan', { token: TOKENS.manage, body: { yaml } })).status, 200)
+  assert.equal((await served.call('POST', '/api/config/plan', { token: TOKENS.admin, body: { yaml: moved } })).status, 200)
+
+  assert.equal((await patch(TOKENS.manage, { hostname: elsewhere, password, primary: null })).body.hostname, elsewhere)
+  assert.equal((await patch(TOKENS.admin, { hostname })).body.hostname, hostname)
+})
