@@ -92,7 +92,7 @@ export async function verify(sink: string, words: readonly string[], options: Op
   const isMended = backfill && keys.length > 0 && (await mended({ ask, path, table, keys, isQuiet: json }))
   if (json) printJson({ table, mode, ...sums, differences: listed, backfilled: isMended ? keys.length : 0 })
   else print(summed(table, sums))
-  if (!json && !sums.settled) process.stderr.write('The sink has not delivered in time: some differences may be on their way.\n')
+  if (!json && !sums.settled) process.stderr.write('The sink stands still, or is far behind: some differences may be on their way.\n')
   if (!json && sums.extra > 0)
     process.stderr.write('Extra documents have no row, or one that the filter drops: delete them at the destination.\n')
   const open = isMended ? sums.extra : sums.missing + sums.different + sums.extra

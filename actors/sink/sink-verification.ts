@@ -60,7 +60,7 @@ export type Verified = Readonly<{
   documents: number | null
   /** where the next page begins; null: this was the last */
   next: string | null
-  /** false: the sink did not deliver beyond the place of the rows in time, so differences may be on their way */
+  /** false: the sink stands still, or is too far behind, and did not deliver beyond the place of the rows: differences may be on their way */
   settled: boolean
 }>
 
@@ -76,7 +76,10 @@ type VerificationOptions = Readonly<{
   tried: <T>(work: (stage: FunctionStage) => Promise<T>) => Promise<T>
 }>
 
-const SETTLE_MS = 45_000
+/** A sink that has not come on for so long stands still. While it comes on it is waited for, however far it is behind. */
+const STANDSTILL_MS = 45_000
+/** But no longer than this in one call: who asks hears nothing meanwhile, and most clients wait for five minutes. */
+const CALL_MS = 240_000
 const LOOK_MS = 200
 const ROUNDS = 4
 const NOTHING = {
@@ -123,6 +126,7 @@ class Verification {
   readonly #destination: Comparing
   readonly #rows: RowsAsked
   readonly #asked: VerifyAsked
+  readonly #endsAt = performance.now() + CALL_MS
   #settled = true
 
   constructor(options: VerificationOptions, destination: Comparing, rows: RowsAsked, asked: VerifyAsked) {
@@ -266,35 +270,45 @@ class Verification {
 
   /** Waits until all that was committed before a place is in the log, and then until the sink has finished what the log has. */
   async #deliveredBeyond(lsn: Lsn): Promise<void> {
-    const { database } = this.#options
-    const { signal } = this.#asked
-    const until = performance.now() + SETTLE_MS
-    const isOver = () => {
-      if (performance.now() < until) return false
-      this.#settled = false
-      return true
-    }
-    const session = await PageSession.open(database.connection, 'tailrace verify', SETTLE_MS)
-    const isDurable = async () => {
+    const { database, log } = this.#options
+    const session = await PageSession.open(database.connection, 'tailrace verify', STANDSTILL_MS)
+    const confirmed = async () => {
       const { rows } = await session.query(
-        'select confirmed_flush_lsn >= $2::pg_lsn as there from pg_replication_slots where slot_name = $1',
+        'select confirmed_flush_lsn::text as at, confirmed_flush_lsn >= $2::pg_lsn as there from pg_replication_slots where slot_name = $1',
         [database.slot.name, formatLsn(lsn)],
       )
-      return rows[0]?.['there'] === true
+      return { at: String(rows[0]?.['at']), isThere: rows[0]?.['there'] === true }
     }
     try {
-      while (!(await isDurable())) {
-        if (isOver()) return
-        await delay(LOOK_MS, undefined, { signal })
-      }
+      if (!(await this.#comesOn(confirmed))) return
     } finally {
       session.close()
     }
-    for (const { reader, partition, head } of await this.#heads())
-      while (((await this.#options.log.committed(reader, partition))?.next.offset ?? 0) < head) {
-        if (isOver()) return
-        await delay(LOOK_MS, undefined, { signal })
+    for (const { reader, partition, head } of await this.#heads()) {
+      const delivered = async () => {
+        const { offset, index } = (await log.committed(reader, partition))?.next ?? { offset: 0, index: 0 }
+        return { at: `${offset}.${index}`, isThere: offset >= head }
       }
+      if (!(await this.#comesOn(delivered))) return
+    }
+  }
+
+  /** Looks until something has come to where it is awaited. @returns false: it stands still, or is so far behind that the call is over */
+  async #comesOn(look: () => Promise<Readonly<{ at: string; isThere: boolean }>>): Promise<boolean> {
+    let moved = performance.now()
+    let last: string | undefined
+    for (;;) {
+      const { at, isThere } = await look()
+      if (isThere) return true
+      const now = performance.now()
+      if (at !== last) moved = now
+      last = at
+      if (now - moved > STANDSTILL_MS || now > this.#endsAt) {
+        this.#settled = false
+        return false
+      }
+      await delay(LOOK_MS, undefined, { signal: this.#asked.signal })
+    }
   }
 
   /** Where the log of the sink ends, by partition. */

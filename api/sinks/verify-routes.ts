@@ -49,7 +49,7 @@ const VerifyOut = Type.Object({
   rows: OrNull,
   documents: OrNull,
   next: Type.Union([Type.String(), Type.Null()], { description: 'null: this was the last page' }),
-  settled: Type.Boolean({ description: 'false: the sink did not deliver in time, so differences may be on their way' }),
+  settled: Type.Boolean({ description: 'false: the sink stood still, or was too far behind, so differences may be on their way' }),
 })
 
 /** Makes the route by which rows and documents are compared. */
@@ -65,7 +65,7 @@ export function verifyOperations({
       paths: ['/api/sinks/{id_or_name}/verify'],
       summary: 'Compare a table with the destination of a sink',
       description:
-        'The rows go through the functions of the sink, as they are now, and are compared with the documents that are there. What is on its way is no difference: the sink is given the time to deliver, up to 45 s. It changes nothing. For sinks to Elasticsearch and OpenSearch.',
+        'The rows go through the functions of the sink, as they are now, and are compared with the documents that are there. What is on its way is no difference: the sink is waited for while it comes on, for four minutes at most. It changes nothing. For sinks to Elasticsearch and OpenSearch.',
       scope: 'manage',
       body: VerifyBody,
       answer: { description: 'What was found.', schema: VerifyOut },

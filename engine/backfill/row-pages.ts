@@ -65,8 +65,11 @@ export const readSample = (asked: RowsAsked, count: number): Promise<RowPage> =>
     ])
     const about = Number(rows[0]?.['rows'])
     const percent = about > count * 4 ? Math.min(100, (200 * count) / about) : 100
-    const sampled = pageQuery({ ...table, from: `${table.from} tablesample bernoulli (${percent})` }, null, count * 4)
-    return readRows(session, table, asked, `select * from (${sampled}) t order by pg_catalog.random() limit ${count}`, count)
+    for (let share = percent; ; share = Math.min(100, share * 4)) {
+      const sampled = pageQuery({ ...table, from: `${table.from} tablesample bernoulli (${share})` }, null, count * 4)
+      const page = await readRows(session, table, asked, `select * from (${sampled}) t order by pg_catalog.random() limit ${count}`, count)
+      if (page.next !== null || share === 100) return page // else they are fewer than asked for: the server remembers another number of rows
+    }
   })
 
 /** Counts the rows that are published. */

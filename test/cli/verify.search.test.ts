@@ -1,6 +1,8 @@
 /** `tailrace verify`, as a user types it, against an Elasticsearch in which differences were planted. */
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { after, test } from 'node:test'
+import { UsageError } from '../../cli/command.ts'
+import { verify as verifying } from '../../cli/verify.ts'
 import type { FunctionType } from '../../engine/state/function-kinds.ts'
 import { serveShop, TOKEN } from '../api/sinks/served-shop.ts'
 import { ITEMS } from '../actors/shop.ts'
@@ -11,82 +13,85 @@ import { tailrace } from './command.ts'
 
 const SEARCHABLE_SOON = { settings: { number_of_shards: 2, number_of_replicas: 0, refresh_interval: '100ms' } }
 
-/** A shop whose items are documents of an index. @param rows as many are there and delivered */
-async function shopWithIndex(rows: number) {
-  await using stack = new AsyncDisposableStack()
-  const index = stack.use(await SearchIndex.create(SEARCHABLE_SOON))
-  const s = stack.use(await serveShop([`name: a, ${ITEMS}`]))
-  const { status, body } = await s.call('POST', '/sinks', {
-    ...{ name: 'docs', database: s.shop.db.name, source: { include_tables: ['public.item'] } },
-    destination: destination(index.endpoint, { index_name: index.name }),
-  })
-  assert.equal(status, 200, JSON.stringify(body))
-  await s.shop.insert(1, rows)
-  const indexed = (count: number) => until(`${count} documents`, async () => (await index.ids()).length === count || undefined)
-  await indexed(rows)
-  const verify = async (...args: string[]) => tailrace('verify', ...args, '--url', s.url, '--token', TOKEN)
-  const owned = stack.move()
-  return { ...s, index, indexed, verify, [Symbol.asyncDispose]: () => owned.disposeAsync() }
-}
+await using stack = new AsyncDisposableStack()
+const s = stack.use(await serveShop([`name: a, ${ITEMS}`]))
+const index = stack.use(await SearchIndex.create(SEARCHABLE_SOON))
+const made = await s.call('POST', '/sinks', {
+  ...{ name: 'docs', database: s.shop.db.name, source: { include_tables: ['public.item'] } },
+  destination: destination(index.endpoint, { index_name: index.name }),
+})
+assert.equal(made.status, 200, JSON.stringify(made.body))
+const started = stack.move()
+after(() => started.disposeAsync())
 
+const verify = (...args: string[]) => tailrace('verify', ...args, '--url', s.url, '--token', TOKEN)
+const indexed = (count: number) => until(`${count} documents`, async () => (await index.ids()).length === count || undefined)
 const lines = (out: string) => out.trimEnd().split('\n').toSorted()
 
+/** Makes this the rows of the table and the documents of the index. */
+async function fill(rows: number) {
+  await s.shop.db.query('delete from item')
+  await s.shop.insert(1, rows)
+  await indexed(rows)
+}
+
 test('what is missing, different or too many is found, and nothing else; a backfill mends just those rows', async () => {
-  await using s = await shopWithIndex(1_200) // more than two pages
-  const well = await s.verify('docs')
+  await fill(600) // more than a page
+  const well = await verify('docs')
   assert.deepEqual(well, {
     code: 0,
-    out: 'public.item: 1,200 rows and 1,200 documents compared: 0 missing, 0 different, 0 extra\n',
+    out: 'public.item: 600 rows and 600 documents compared: 0 missing, 0 different, 0 extra\n',
     err: '',
   })
-  await s.index.ask('DELETE', '/_doc/5')
-  await s.index.ask('DELETE', '/_doc/1200')
-  await s.index.ask('POST', '/_update/600', { doc: { record: { name: 'other' } } })
-  await s.index.ask('PUT', '/_doc/9999', { record: { id: 9999 } })
-  await s.index.ask('PUT', '/_doc/odd', { record: {} })
-  await s.index.ask('POST', '/_refresh')
-  const sick = await s.verify('docs', 'item')
-  assert.equal(sick.code, 1)
+  await index.ask('DELETE', '/_doc/5')
+  await index.ask('DELETE', '/_doc/600')
+  await index.ask('POST', '/_update/300', { doc: { record: { name: 'other' } } })
+  await index.ask('PUT', '/_doc/9999', { record: { id: 9999 } })
+  await index.ask('PUT', '/_doc/odd', { record: {} })
+  await index.ask('POST', '/_refresh')
+  const sick = await verify('docs', 'item', '--backfill')
+  assert.equal(sick.code, 1, 'what is too many stays')
   assert.deepEqual(lines(sick.out), [
-    'different 600  {"id":"600"}',
+    '3 rows were read again, and are on their way to the destination.',
+    'different 300  {"id":"300"}',
     'extra     9999  {"id":"9999"}',
     'extra     odd  {"id":"odd"}',
-    'missing   1200  {"id":"1200"}',
     'missing   5  {"id":"5"}',
-    'public.item: 1,200 rows and 1,200 documents compared: 2 missing, 1 different, 2 extra',
+    'missing   600  {"id":"600"}',
+    'public.item: 600 rows and 600 documents compared: 2 missing, 1 different, 2 extra',
   ])
-  const asJson = JSON.parse((await s.verify('docs', '--json')).out)
-  assert.deepEqual([asJson.missing, asJson.different, asJson.extra, asJson.differences.length, asJson.settled], [2, 1, 2, 5, true])
-  const mended = await s.verify('docs', '--backfill')
-  assert.match(mended.out, /\n3 rows were read again/)
-  assert.equal(mended.code, 1, 'what is too many stays')
-  await s.indexed(1_202)
-  for (const id of ['9999', 'odd']) await s.index.ask('DELETE', `/_doc/${id}`)
-  await s.index.ask('POST', '/_refresh')
-  assert.equal((await s.verify('docs')).code, 0)
   const backfills = (await s.call('GET', '/sinks/docs/backfills')).body.data
   assert.deepEqual(backfills.map(({ rows_processed_count }: { rows_processed_count: number }) => rows_processed_count), [3]) // prettier-ignore
+  const mended = JSON.parse((await verify('docs', '--json')).out)
+  const ids = mended.differences.map(({ id }: { id: string }) => id)
+  assert.deepEqual([mended.missing, mended.different, ids.toSorted(), mended.settled], [0, 0, ['9999', 'odd'], true])
+  for (const id of ids) await index.ask('DELETE', `/_doc/${id}`)
 })
 
 test('rows that change meanwhile, and changes on their way, are no differences', async () => {
-  await using s = await shopWithIndex(300)
+  await fill(100)
   const done = new AbortController()
+  let round = 0
   const writing = (async () => {
-    for (let round = 0; !done.signal.aborted; round++) {
-      await s.shop.db.query('update item set name = $1 where id % 50 = $2', [`round ${round}`, round % 50])
+    for (; !done.signal.aborted; round++) {
+      await s.shop.db.query('update item set name = $1 where id % 20 = $2', [`round ${round}`, round % 20])
       await s.shop.db.query('delete from item where id = $1', [1_000 + round - 1])
       await s.shop.insert(1_000 + round, 1_000 + round)
+      // a sink that falls behind further and further is never done
+      const isThere = async () => (await index.ask('POST', `/_mget`, { ids: [1_000 + round] })) as { docs: [{ found: boolean }] }
+      await until('it comes', async () => (await isThere()).docs[0]?.found)
     }
   })()
-  const { code, out, err } = await s.verify('docs').finally(() => done.abort())
+  const { code, out, err } = await verify('docs').finally(() => done.abort())
   await writing
   assert.deepEqual([code, err], [0, ''], out)
   assert.match(out, /: 0 missing, 0 different, 0 extra\n$/)
+  assert.ok(round > 0)
 })
 
 test('counts and samples are compared, through the filter and the transform of the sink', async () => {
-  await using s = await shopWithIndex(100)
-  assert.deepEqual(await s.verify('docs', '--mode', 'count'), { code: 0, out: 'public.item: 100 rows, 100 documents\n', err: '' })
+  await fill(100)
+  assert.deepEqual(await verify('docs', '--mode', 'count'), { code: 0, out: 'public.item: 100 rows, 100 documents\n', err: '' })
   const sink = s.shop.node.cache.sinks.find(({ name }) => name === 'docs') ?? assert.fail()
   const make = (name: string, type: FunctionType, code: string) =>
     s.shop.node.edits.create(
@@ -100,33 +105,31 @@ test('counts and samples are compared, through the filter and the transform of t
   await s.shop.db.query(`update item set name = 'new' where id <= 10`)
   await until(
     'they are transformed',
-    async () => (await s.index.documents()).filter(({ source }) => source['title'] === 'new').length === 5 || undefined,
+    async () => (await index.documents()).filter(({ source }) => source['title'] === 'new').length === 5 || undefined,
   )
-  const part = await s.verify('docs', '--sample', '20')
+  const part = await verify('docs', '--sample', '20')
   assert.equal(part.code, 1, 'most documents are of before the functions')
   assert.match(part.out, /\npublic\.item: 20 rows, \d+ dropped by the filter compared: 0 missing, \d+ different, \d+ extra\n$/)
-  const full = JSON.parse((await s.verify('docs', '--json')).out)
+  const full = JSON.parse((await verify('docs', '--json')).out)
   assert.deepEqual([full.rows, full.dropped, full.missing, full.different], [100, 50, 0, 45])
   assert.equal(full.extra, 50, 'documents of rows that the filter drops by now')
 })
 
 test('a refusal is told in its words, a wrong use with the right one', async () => {
-  await using s = await shopWithIndex(1)
-  for (const [args, code, words] of [
-    [['a'], 1, /a sink of type sequin_stream can't be compared/],
-    [['docs', 'other'], 1, /names public\.other, which the sink does not take/],
-    [['nosuch', 'item'], 1, /There is no sink "nosuch"/],
-    [['docs', '--mode', 'half'], 2, /--mode must be one of count, sample, full/],
-    [['docs', '--mode', 'full', '--sample', '3'], 2, /--sample is a whole number of rows, of --mode sample/],
-    [['docs', '--mode', 'count', '--backfill'], 2, /not with --mode count/],
-    [['docs', 'item', 'other'], 2, /one argument too many/],
-  ] as const) {
-    const answer = await s.verify(...args)
-    assert.equal(answer.code, code, args.join(' '))
-    assert.match(answer.err, words)
-  }
-  await s.index.drop()
-  const gone = await s.verify('docs', 'item')
+  const access = { url: s.url, token: TOKEN }
+  await assert.rejects(verifying('a', [], access), /a sink of type sequin_stream can't be compared/)
+  await assert.rejects(verifying('docs', ['other'], access), /names public\.other, which the sink does not take/)
+  await assert.rejects(verifying('nosuch', ['item'], access), /There is no sink "nosuch"/)
+  const wrong = (words: RegExp) => (error: unknown) => error instanceof UsageError && words.test(error.message)
+  for (const [options, words] of [
+    [{ mode: 'half' }, /--mode must be one of count, sample, full/],
+    [{ mode: 'full', sample: '3' }, /--sample is a whole number of rows, of --mode sample/],
+    [{ mode: 'count', backfill: true }, /not with --mode count/],
+  ] as const)
+    await assert.rejects(verifying('docs', [], { ...access, ...options }), wrong(words))
+  await assert.rejects(verifying('docs', ['item', 'other'], access), wrong(/one argument too many/))
+  await index.drop()
+  const gone = await verify('docs', 'item')
   assert.equal(gone.code, 1)
   assert.match(gone.err, /index_not_found_exception/)
 })
