@@ -1,7 +1,7 @@
 /** Makes the demo at the first start on an embedded Postgres, and tells how to play with it at every start. */
 import { Client } from 'pg'
 import { clientConfig, type Connection } from '../engine/postgres/client-config.ts'
-import { provision } from '../engine/postgres/provision.ts'
+import { provision } from '../engine/wal/connection/provision.ts'
 import type { PostgresServer } from '../engine/postgres/server.ts'
 import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Store } from '../engine/state/store.ts'

@@ -1,6 +1,7 @@
 /** The types by which actors say how they are, which `GET /info`, health and the logs show. */
 import { EngineError, errorText } from './errors.ts'
 import type { Lsn } from './lsn.ts'
+import type { OldestTransaction } from './postgres/oldest-transaction.ts'
 
 /** The status of one check. */
 export type CheckStatus = 'healthy' | 'warning' | 'error' | 'initializing' | 'paused' | 'waiting' | 'stale' | 'notice'
@@ -121,7 +122,7 @@ export type SlotState = SlotLag &
     safeWalBytes: number | null
     secondsUntilLost: number | null
     catalogXminAge: number | null
-    oldest: Readonly<{ xid: string; pid: number | null; prepared: string | null; seconds: number | null }> | null
+    oldest: OldestTransaction | null
     spilled: Readonly<{ transactions: number; times: number; bytes: number }>
   }>
 

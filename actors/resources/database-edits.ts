@@ -5,7 +5,7 @@
  */
 import { EngineError } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
-import { provision, type Provisioned } from '../../engine/postgres/provision.ts'
+import { provision, type Provisioned } from '../../engine/wal/connection/provision.ts'
 import { withTlsChosen } from '../../engine/postgres/tls-choice.ts'
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import type { Account, Database } from '../../engine/state/resources.ts'

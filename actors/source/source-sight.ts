@@ -3,40 +3,30 @@
  * stands in the health of the database.
  */
 import { Client } from 'pg'
-import type { EngineError } from '../../engine/errors.ts'
 import { isPooled } from '../../engine/postgres/pooler.ts'
-import { rowOf } from '../../engine/postgres/rows.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { Rounds } from '../../engine/bell.ts'
 import type { Database } from '../../engine/state/resources.ts'
-import { readSlotFacts } from '../../engine/wal/connection/slot.ts'
-import { judgeOwnSlot } from '../../engine/wal/connection/slot-check.ts'
+import {
+  failoverFindings,
+  POOLED,
+  publicationFindings,
+  readFailover,
+  readPublication,
+} from '../../engine/wal/connection/database-findings.ts'
+import type { Finding } from '../../engine/wal/connection/finding.ts'
+import { readSlotFacts, slotFindings } from '../../engine/wal/connection/slot.ts'
+import { asIfUnread } from '../../engine/wal/connection/slot-check.ts'
 import { sourceClient } from '../../engine/wal/connection/source-client.ts'
-import { toSourceError } from '../../engine/wal/connection/source-error.ts'
-import { sourceTables, type SourceTable } from '../../engine/wal/source-tables.ts'
+import { sourceTables } from '../../engine/wal/source-tables.ts'
 
 const EVERY_MS = 60_000
 /** A server with very many tables is asked less often: what is asked of it takes no more than this share of the time. */
 const MOST_SHARE = 0.02
 const LIMIT_MS = 30_000
 
-/**
- * A database and its slot as they were seen. @property slotError why its slot can't be read; undefined: it can @property hasStandbys servers that follow this one and
- * could keep the slot for their promotion @property isFailover they do; undefined: the server is too old to know
- */
-export type Seen = Readonly<{
-  at: Date
-  tables: readonly SourceTable[]
-  slotError: EngineError | undefined
-  isPooled: boolean
-  hasStandbys: boolean
-  isFailover: boolean | undefined
-  /** the publication publishes through the roots of partitioned tables, and updates and deletes */
-  viaRoot: boolean
-  publishesOldRows: boolean
-}>
-
-const SERVER = { hasStandbys: 'boolean', isFailover: 'boolean?', viaRoot: 'boolean', publishesOldRows: 'boolean' } as const
+/** A database and its slot as they were seen: what was found, but for what the slot costs, which is asked more often. */
+export type Seen = Readonly<{ findings: readonly Finding[] }>
 
 /** Looks at a source each minute, and after a ring. */
 export class SourceSight extends Rounds {
@@ -76,31 +66,16 @@ async function look({ connection, slot }: Database): Promise<Seen> {
   try {
     await client.connect()
     const facts = await readSlotFacts(query, slot.name, slot.publication)
-    const { rows } = await query(
-      `select exists (select from pg_replication_slots where slot_type = 'physical' and active) as "hasStandbys",
-         (select (to_jsonb(s) ->> 'failover')::boolean from pg_replication_slots s where slot_name = $1) as "isFailover",
-         coalesce((select pubviaroot from pg_publication where pubname = $2), true) as "viaRoot",
-         coalesce((select pubupdate or pubdelete from pg_publication where pubname = $2), false) as "publishesOldRows"`,
-      [slot.name, slot.publication],
-    )
+    const publication = await readPublication(query, slot.publication)
     return {
-      ...{ isFailover: undefined },
-      ...rowOf(SERVER, rows[0]),
-      at: new Date(),
-      tables: await sourceTables(query, slot.publication),
-      slotError: errorOf(() => judgeOwnSlot(facts, slot.name, slot.publication)),
-      isPooled: await isPooled(client),
+      findings: [
+        ...((await isPooled(client)) ? [POOLED] : []),
+        ...slotFindings(asIfUnread(facts), { slot: slot.name, publication: slot.publication }),
+        ...(publication ? publicationFindings(slot.publication, publication, await sourceTables(query, slot.publication)) : []),
+        ...failoverFindings(slot.name, await readFailover(query, slot.name)),
+      ],
     }
   } finally {
     await client.end().catch(() => undefined)
-  }
-}
-
-function errorOf(work: () => unknown): EngineError | undefined {
-  try {
-    work()
-    return undefined
-  } catch (error) {
-    return toSourceError(error, 'connecting')
   }
 }

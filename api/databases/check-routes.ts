@@ -25,6 +25,7 @@ export function databaseCheckOperations({ resources }: Readonly<{ resources: Res
             Type.Object({
               name: Type.String(),
               status: Type.Union([Type.Literal('ok'), Type.Literal('warning'), Type.Literal('error')]),
+              code: Type.Optional(Type.String({ description: 'of what is wrong, as in health and among errors' })),
               message: Type.String(),
               remedy: Type.Optional(Type.String({ description: 'SQL, or words' })),
             }),

@@ -9,6 +9,8 @@ const IDENTITIES = ['default', 'full', 'index', 'nothing'] as const
 export type SourceTable = Readonly<{
   schema: string
   name: string
+  /** schema and name as they stand in SQL */
+  sql: string
   isPartitioned: boolean
   /** the table that it is a partition of, at the top */
   partitionRoot: string | undefined
@@ -30,6 +32,7 @@ export type SourceTable = Readonly<{
 const TABLE = {
   schema: 'text',
   name: 'text',
+  sql: 'text',
   isPartitioned: 'boolean',
   partitionRoot: 'text?',
   isPublished: 'boolean',
@@ -50,13 +53,13 @@ export async function sourceTables(query: Query, publication: string): Promise<r
   const rows = await query(
     `with published as materialized (
        select schemaname::text as schema, tablename::text as name from pg_publication_tables where pubname = $1)
-     select n.nspname::text as schema, c.relname::text as name, c.relkind = 'p' as "isPartitioned", r.root as "partitionRoot",
+     select n.nspname::text as schema, c.relname::text as name, format('%I.%I', n.nspname, c.relname) as sql, c.relkind = 'p' as "isPartitioned", r.root as "partitionRoot",
        p.name is not null as "isPublished",
        (select a.schema || '.' || a.name from published a where p.name is null and a.schema || '.' || a.name = any (r.ancestors) limit 1) as "publishedAs",
        ${columnsOf(inIndex('i.indisprimary'))} as "primaryKey",
        case c.relreplident when 'd' then 'default' when 'f' then 'full' when 'i' then 'index' else 'nothing' end as "replicaIdentity",
        ${columnsOf(`c.relreplident = 'f' or ${inIndex(`case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end`)}`)} as "identityColumns",
-       row_security_active(c.oid) as "isRowSecured", c.relpersistence = 'u' as "isUnlogged", has_table_privilege(c.oid, 'select') as "mayRead"
+       row_security_active(c.oid) as "isRowSecured", c.relpersistence = 'u' as "isUnlogged", has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select') as "mayRead"
      from pg_class c join pg_namespace n on n.oid = c.relnamespace
      left join published p on p.schema = n.nspname and p.name = c.relname
      left join lateral (

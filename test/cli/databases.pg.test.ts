@@ -30,7 +30,7 @@ test('databases are listed, shown with their tables, and tried', async () => {
   await db.query(`drop publication ${(await db.query<{ pubname: string }>('select pubname from pg_publication'))[0]?.pubname}`)
   const refused = await databases('test', name)
   assert.deepEqual([refused.code, refused.out], [1, ''])
-  assert.match(refused.err, /publication "\w+" does not exist; run: create publication/)
+  assert.match(refused.err, /has no publication "\w+"\. Run: create publication/)
   const asJson = await databases('test', name, '--json')
   assert.deepEqual([asJson.code, JSON.parse(asJson.out).success], [1, false])
   for (const [args, code, words] of [

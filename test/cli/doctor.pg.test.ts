@@ -29,7 +29,7 @@ test('faults of a database are found, each with the SQL that mends it', async ()
   const sick = await doctor('--slot', slot, '--publication', publication)
   const bad = (answer: Answer) => answer.checks.flatMap(({ name, status }) => (status === 'ok' ? [] : [`${name}: ${status}`])).toSorted()
   assert.deepEqual(bad(sick), ['Publication: error', 'Right to replicate: error', 'Slot: error'])
-  await db.query(`create publication ${publication} for table item, log, secret with (publish = 'insert')`)
+  await db.query(`create publication ${publication} for table item, log, secret with (publish = 'insert, update')`)
   const table = await doctor('--publication', publication)
   assert.deepEqual(bad(table), [
     'Publication actions: warning',
@@ -77,7 +77,7 @@ test('a service is looked at with its databases and sinks, and an installation e
   await s.shop.db.query('create table keyless (line text)')
   const sick = await doctor()
   assert.equal(sick.code, 1)
-  assert.match(sick.out, /✗ Replica identity: .*public\.keyless\n {6}alter table public\.keyless replica identity full;/)
+  assert.match(sick.out, /✗ Replica identity: .*public\.keyless.*\n {6}alter table public\.keyless replica identity full;/)
   const away = await tailrace('doctor', '--url', 'http://127.0.0.1:1', '--token', 't')
   assert.equal(away.code, 1)
   assert.match(away.out, /✓ Node: v\d+[^]*\nthe service\n {2}✗ Reachability: no Tailrace answers at /)

@@ -31,11 +31,11 @@ export async function askSource<T>(
 /** Looks whether a slot could be read. @throws EngineError those of `judgeSlot`, and whatever the session fails with */
 export async function checkSlot(connection: Connection, { slot, publication, isOurs }: Asked): Promise<FitSlot> {
   const facts = await askSource(connection, 'tailrace set-up', (query) => readSlotFacts(query, slot, publication))
-  return isOurs ? judgeOwnSlot(facts, slot, publication) : judgeSlot(facts, slot, publication, undefined)
+  return judgeSlot(isOurs ? asIfUnread(facts) : facts, slot, publication, undefined)
 }
 
-/** Judges a slot that a process of ours may be reading. @throws EngineError those of `judgeSlot` */
-export function judgeOwnSlot(facts: SlotFacts, slot: string, publication: string): FitSlot {
-  const isReadByUs = facts.slot?.reader?.startsWith(`${REPLICATION_NAME} `) === true
-  return judgeSlot(isReadByUs && facts.slot ? { ...facts, slot: { ...facts.slot, activePid: null } } : facts, slot, publication, undefined)
+/** Leaves out who reads a slot where that is a process of ours, which tells it by the name of its session. */
+export function asIfUnread(facts: SlotFacts): SlotFacts {
+  const { slot } = facts
+  return slot?.reader?.startsWith(`${REPLICATION_NAME} `) ? { ...facts, slot: { ...slot, activePid: null } } : facts
 }

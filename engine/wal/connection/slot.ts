@@ -1,14 +1,16 @@
 /**
- * The slot and the server it belongs to: read once before each run, and judged by a pure function. Each way a slot can
+ * The slot and the server it belongs to: read once before each run, and judged by pure functions. Each way a slot can
  * be unfit has a code of its own and the SQL that mends it; a slot in use, and a server in recovery, are worth trying again.
  */
-import { escapeIdentifier } from 'pg'
+import { escapeIdentifier, escapeLiteral } from 'pg'
 import { EngineError } from '../../errors.ts'
 import { fieldsOf } from '../../json.ts'
+import { OLDEST_TRANSACTION, readOldest } from '../../postgres/oldest-transaction.ts'
 import type { Query } from '../../postgres/query.ts'
 import { rowsOf } from '../../postgres/rows.ts'
 import type { SlotState } from '../../status.ts'
 import { formatLsn, parseLsn, type Lsn } from '../../lsn.ts'
+import { wordsOf, type FaultCode, type Finding } from './finding.ts'
 
 /** A slot, and the server that it is on, as they were found. */
 export type SlotFacts = Readonly<{
@@ -98,6 +100,112 @@ const SERVER = {
   reader: 'text?',
 } as const
 
+/** What is to be judged. @property slot absent: only the server and the publication are @property publication absent: it is left out */
+type Judged = Readonly<{ slot?: string | undefined; publication?: string | undefined; saved?: Lsn | undefined }>
+
+/**
+ * Finds everything that keeps a run from starting, the worst first: a standby that can't be read hides the rest, and a slot that is not fit hides
+ * who reads it. @param saved what was confirmed last, to name from where changes are missing
+ */
+export function slotFindings(facts: SlotFacts, { slot: name, publication, saved }: Judged): readonly FaultFinding[] {
+  const { slot, database } = facts
+  // a standby with a slot of its own is read on purpose; what it lacks otherwise says nothing about the primary
+  if (name !== undefined && facts.isInRecovery && (facts.serverVersion < READS_STANDBYS || !slot || slot.isCopy)) {
+    const waits = !slot ? 'has no such slot' : slot.isCopy ? 'has a copy of the slot, kept for its promotion' : "can't be read from"
+    const message = `the server is a standby and ${waits}: waiting until it is promoted, or the address leads to the primary`
+    return [{ code: 'SOURCE_IN_RECOVERY', message }]
+  }
+  const fit = name === undefined ? undefined : fitness(facts, name, saved)
+  return [
+    ...(facts.walLevel === 'logical' ? [] : [walLevelFinding(facts.walLevel)]),
+    ...(publication === undefined || facts.publicationOid !== undefined ? [] : [missingPublication(database, publication)]),
+    ...(fit ? [fit] : []),
+  ]
+}
+
+type FaultFinding = Finding & Readonly<{ code: FaultCode }>
+
+/** Says that a server does not write what decoding needs. */
+export const walLevelFinding = (level: string, server = 'the server'): FaultFinding => ({
+  code: 'WAL_LEVEL_TOO_LOW',
+  message: `wal_level of ${server} is "${level}": changes can't be decoded`,
+  sql: 'alter system set wal_level = logical',
+  how: 'and restart Postgres',
+})
+
+/** Says that a database lacks a publication. @param sql that creates it, where its user has SQL of his own */
+export const missingPublication = (database: string, publication: string, sql = creatingPublication(publication)): FaultFinding => ({
+  code: 'PUBLICATION_MISSING',
+  message: `database "${database}" has no publication "${publication}"`,
+  sql,
+})
+
+/** The SQL that creates a publication of all tables. */
+export const creatingPublication = (publication: string): string =>
+  `create publication ${escapeIdentifier(publication)} for all tables with (publish_via_partition_root = true)`
+
+type SlotServer = Pick<SlotFacts, 'serverVersion' | 'isInRecovery' | 'database'>
+
+/** Says that a server lacks a slot. @param saved what was confirmed last, to name from where changes are missing */
+export const missingSlot = (name: string, server: SlotServer, saved?: Lsn): FaultFinding => ({
+  ...{ code: 'SLOT_MISSING', message: `there is no replication slot "${name}"`, ...missingFrom(saved) },
+  ...{ sql: creatingSlot(name, server), how: `in database "${server.database}"` },
+})
+
+const missingFrom = (saved: Lsn | undefined) =>
+  saved !== undefined && { remedy: `Changes from ${formatLsn(saved)} on are then missing: an update that touches the rows brings them` }
+
+/** The SQL that creates a slot, which standbys keep for their promotion where they can. A standby's own slot can't be such a one. */
+export function creatingSlot(name: string, { serverVersion, isInRecovery }: SlotServer): string {
+  const options = serverVersion >= HAS_FAILOVER_SLOTS && !isInRecovery ? ', failover => true' : ''
+  return `select pg_create_logical_replication_slot(${escapeLiteral(name)}, 'pgoutput'${options})`
+}
+
+/** @returns why a slot can't be read; undefined: it can */
+function fitness(facts: SlotFacts, name: string, saved: Lsn | undefined): FaultFinding | undefined {
+  const { slot, database, serverVersion } = facts
+  if (!slot) return missingSlot(name, facts, saved)
+  const recreate = `select pg_drop_replication_slot(${escapeLiteral(name)}); ${creatingSlot(name, facts)}`
+  if (slot.plugin !== 'pgoutput')
+    return {
+      code: 'SLOT_WRONG_PLUGIN',
+      message: `slot "${name}" ${slot.plugin === null ? 'is physical' : `uses the plugin "${slot.plugin}"`}, not pgoutput`,
+      ...{ sql: recreate, how: 'if nothing else needs it' },
+    }
+  if (slot.database !== database)
+    return {
+      code: 'SLOT_WRONG_DATABASE',
+      message: `slot "${name}" belongs to database "${slot.database}", not to "${database}"`,
+      ...{ sql: creatingSlot(`${name}_2`, facts), how: 'and name that slot' },
+    }
+  if (slot.restartLsn === undefined || slot.confirmedLsn === undefined || slot.walStatus === 'lost' || slot.invalidation !== null) {
+    const why = slot.invalidation ?? 'the write-ahead log it needs was removed'
+    return { code: 'SLOT_LOST', message: `Postgres has invalidated slot "${name}" (${why})`, ...missingFrom(saved), sql: recreate }
+  }
+  if (slot.twoPhase)
+    return {
+      code: 'SLOT_TWO_PHASE',
+      message: `slot "${name}" was created with two_phase and would send rows before they are committed`,
+      ...(serverVersion >= 180000
+        ? {
+            sql: `ALTER_REPLICATION_SLOT ${escapeIdentifier(name)} (TWO_PHASE false)`,
+            how: `on a replication connection (psql "dbname=${database} replication=database")`,
+          }
+        : { sql: withoutTwoPhase(name) }),
+    }
+  if (slot.activePid !== null)
+    return {
+      code: 'SLOT_IN_USE',
+      message: `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}`,
+      ...{ sql: `select pg_terminate_backend(${slot.activePid})`, how: 'or stop that program' },
+    }
+  return undefined
+}
+
+/** Makes a finding that keeps a source from starting an error. */
+export const faultOf = (finding: FaultFinding, context: EngineError['context'] = {}): EngineError =>
+  new EngineError(finding.code, wordsOf(finding), context)
+
 /**
  * Decides whether a run may start from a slot. @param saved what was confirmed last, to name from where changes are missing
  * @returns the slot's positions when a run may start from it
@@ -105,74 +213,27 @@ const SERVER = {
  *   SLOT_LOST, SLOT_TWO_PHASE, SLOT_IN_USE
  */
 export function judgeSlot(facts: SlotFacts, name: string, publication: string, saved: Lsn | undefined): FitSlot {
-  const { slot } = facts
-  const create = `select pg_create_logical_replication_slot(${literal(name)}, 'pgoutput')`
-  const recreate = `select pg_drop_replication_slot(${literal(name)}); ${create}`
-  const missingFrom =
-    saved === undefined ? '' : ` Changes from ${formatLsn(saved)} on are then missing: an update that touches the rows brings them.`
-  const fail = (code: ConstructorParameters<typeof EngineError>[0], text: string) =>
-    new EngineError(code, text, { slot: name, publication })
-
-  // a standby with a slot of its own is read on purpose; what it lacks otherwise says nothing about the primary
-  if (facts.isInRecovery && (facts.serverVersion < READS_STANDBYS || !slot || slot.isCopy)) {
-    const waits = !slot ? 'has no such slot' : slot.isCopy ? 'has a copy of the slot, kept for its promotion' : "can't be read from"
-    throw fail(
-      'SOURCE_IN_RECOVERY',
-      `the server is a standby and ${waits}: waiting until it is promoted, or the address leads to the primary`,
-    )
-  }
-  if (facts.walLevel !== 'logical')
-    throw fail('WAL_LEVEL_TOO_LOW', `wal_level is "${facts.walLevel}". Run: alter system set wal_level = logical; and restart Postgres`)
-  if (facts.publicationOid === undefined)
-    throw fail(
-      'PUBLICATION_MISSING',
-      `database "${facts.database}" has no publication "${publication}". Run: create publication ${escapeIdentifier(publication)} for all tables with (publish_via_partition_root = true)`,
-    )
-  if (!slot)
-    throw fail('SLOT_MISSING', `there is no replication slot "${name}". Run in database "${facts.database}": ${create}.${missingFrom}`)
-  if (slot.plugin !== 'pgoutput')
-    throw fail(
-      'SLOT_WRONG_PLUGIN',
-      `slot "${name}" ${slot.plugin === null ? 'is physical' : `uses the plugin "${slot.plugin}"`}, not pgoutput. If nothing else needs it, run: ${recreate}`,
-    )
-  if (slot.database !== facts.database)
-    throw fail(
-      'SLOT_WRONG_DATABASE',
-      `slot "${name}" belongs to database "${slot.database}", not to "${facts.database}". Name another slot: ${create.replace(literal(name), literal(`${name}_2`))}`,
-    )
-  if (slot.restartLsn === undefined || slot.confirmedLsn === undefined || slot.walStatus === 'lost' || slot.invalidation !== null) {
-    const why = slot.invalidation ?? 'the write-ahead log it needs was removed'
-    throw fail('SLOT_LOST', `Postgres has invalidated slot "${name}" (${why}). Run: ${recreate}.${missingFrom}`)
-  }
-  if (slot.twoPhase) {
-    const remedy =
-      facts.serverVersion >= 180000
-        ? ` on a replication connection (psql "dbname=${facts.database} replication=database"): ALTER_REPLICATION_SLOT ${escapeIdentifier(name)} (TWO_PHASE false)`
-        : `: ${withoutTwoPhase(name)}`
-    throw fail('SLOT_TWO_PHASE', `slot "${name}" was created with two_phase and would send rows before they are committed. Run${remedy}`)
-  }
-  if (slot.activePid !== null)
-    throw fail(
-      'SLOT_IN_USE',
-      `slot "${name}" is read by process ${slot.activePid}${slot.reader ? ` ("${slot.reader}")` : ''}. Stop it, or run: select pg_terminate_backend(${slot.activePid})`,
-    )
-  const { databaseOid, publicationOid } = facts
-  const { confirmedLsn, restartLsn, transactionsRead } = slot
+  const [fault] = slotFindings(facts, { slot: name, publication, saved })
+  const { databaseOid, publicationOid, slot } = facts
+  const { confirmedLsn, restartLsn, transactionsRead = 0 } = slot ?? {}
+  if (fault) throw faultOf(fault, { slot: name, publication })
+  if (publicationOid === undefined || confirmedLsn === undefined || restartLsn === undefined)
+    throw new EngineError('INTERNAL', `nothing is wrong with the slot "${name}", and it has no position`)
   return { confirmedLsn, restartLsn, transactionsRead, databaseOid, publicationOid }
 }
 
 /** Logical decoding on a standby. */
-const READS_STANDBYS = 160_000
+export const READS_STANDBYS = 160_000
+/** Slots that standbys keep for their promotion. */
+const HAS_FAILOVER_SLOTS = 170_000
 
 /** A copy has the position of the slot, and not its two_phase: unlike a slot that is made anew it leaves nothing out. */
 function withoutTwoPhase(name: string): string {
-  const [slot, copy] = [literal(name), literal(`${name.slice(0, 58)}_copy`)]
+  const [slot, copy] = [escapeLiteral(name), escapeLiteral(`${name.slice(0, 58)}_copy`)]
   const copied = (from: string, to: string) => `select pg_copy_logical_replication_slot(${from}, ${to})`
   const dropped = (one: string) => `select pg_drop_replication_slot(${one})`
   return `${copied(slot, copy)}; ${dropped(slot)}; ${copied(copy, slot)}; ${dropped(copy)}`
 }
-
-const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`
 
 const STATE = {
   confirmedBytes: 'number',
@@ -183,7 +244,7 @@ const STATE = {
   transactions: 'int',
   times: 'int',
   bytes: 'number',
-  oldest: (value: unknown) => (value === null ? undefined : fieldsOf(value)),
+  oldest: readOldest,
 } as const
 
 /** Reads how a slot stands at its server, without the rate at which it nears its end. @returns undefined: there is no such slot */
@@ -193,12 +254,7 @@ export async function readSlotState(query: Query, slot: string): Promise<Omit<Sl
        coalesce(pg_wal_lsn_diff(now, s.restart_lsn), 0)::float8 as "retainedBytes",
        s.wal_status::text as "walStatus", s.safe_wal_size::float8 as "safeWalBytes", age(s.catalog_xmin)::float8 as "catalogXminAge",
        coalesce(t.spill_txns, 0) as transactions, coalesce(t.spill_count, 0) as times, coalesce(t.spill_bytes, 0)::float8 as bytes,
-       (select to_jsonb(o) from (
-          select backend_xid::text as xid, pid, null as prepared, extract(epoch from now() - xact_start)::float8 as seconds, age(backend_xid) as age
-            from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()
-          union all
-          select transaction::text, null, gid, extract(epoch from now() - prepared)::float8, age(transaction) from pg_prepared_xacts
-          order by age desc limit 1) o) as oldest
+       ${OLDEST_TRANSACTION} as oldest
      from pg_replication_slots s left join pg_stat_replication_slots t on t.slot_name = s.slot_name,
        (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end as now) w
      where s.slot_name = $1`,
@@ -207,20 +263,5 @@ export async function readSlotState(query: Query, slot: string): Promise<Omit<Sl
   const [row] = rowsOf(STATE, rows)
   if (!row) return undefined
   const { transactions, times, bytes, oldest, walStatus = null, safeWalBytes = null, catalogXminAge = null, ...lag } = row
-  const { xid, pid, prepared, seconds } = oldest ?? {}
-  return {
-    ...lag,
-    walStatus,
-    safeWalBytes,
-    catalogXminAge,
-    spilled: { transactions, times, bytes },
-    oldest: oldest
-      ? {
-          xid: String(xid),
-          pid: typeof pid === 'number' ? pid : null,
-          prepared: typeof prepared === 'string' ? prepared : null,
-          seconds: typeof seconds === 'number' ? seconds : null, // of others it is not shown to every user
-        }
-      : null,
-  }
+  return { ...lag, walStatus, safeWalBytes, catalogXminAge, spilled: { transactions, times, bytes }, oldest }
 }

@@ -145,10 +145,12 @@ test('a slot or publication that may not be created is told with the SQL that ma
   const slot = `s_${s.source.name}`
   const neither = config(s.source, slot).replaceAll('create_if_not_exists: true', 'create_if_not_exists: false')
   await assert.rejects(s.apply(neither), {
-    message: new RegExp(`shop.yaml:5: database "shop": the publication "${slot}" does not exist; run: create publication "${slot}"`),
+    message: new RegExp(`shop.yaml:5: database "shop": database ".*" has no publication "${slot}". Run: create publication "${slot}"`),
   })
   await s.source.query(`create publication "${slot}" for table goods`)
-  await assert.rejects(s.apply(neither), { message: /the slot .* does not exist; run: select pg_create_logical_replication_slot/ })
+  await assert.rejects(s.apply(neither), {
+    message: /there is no replication slot .*Run, in database ".*": select pg_create_logical_replication_slot/,
+  })
   await s.apply(config(s.source, slot))
   assert.deepEqual(await publicationsOf(s.source), [{ pubname: slot, pubviaroot: false }])
 })

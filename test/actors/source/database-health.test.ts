@@ -3,24 +3,17 @@ import { test } from 'node:test'
 import { databaseHealth, idleDatabaseHealth, type SourceCondition } from '../../../actors/source/database-health.ts'
 import { secondsLeft } from '../../../actors/source/slot-watch.ts'
 import type { Seen } from '../../../actors/source/source-sight.ts'
-import { EngineError } from '../../../engine/errors.ts'
 import type { SlotState } from '../../../engine/status.ts'
-import type { SourceTable } from '../../../engine/wal/source-tables.ts'
+import type { Finding } from '../../../engine/wal/connection/finding.ts'
+import { POOLED } from '../../../engine/wal/connection/database-findings.ts'
 import { DATABASE } from '../sink-fixture.ts'
 
 const GB = 1024 ** 3
-const TABLE: SourceTable = {
-  ...{ schema: 'public', name: 'goods', isPartitioned: false, partitionRoot: undefined, isPublished: true, publishedAs: undefined },
-  ...{ primaryKey: ['id'], replicaIdentity: 'full', identityColumns: ['id'], isRowSecured: false, isUnlogged: false, mayRead: true },
-}
 const SLOT: SlotState = {
   ...{ confirmedBytes: 10, retainedBytes: 100, walStatus: 'reserved', safeWalBytes: null, secondsUntilLost: null },
   ...{ catalogXminAge: 3, oldest: null, spilled: { transactions: 0, times: 0, bytes: 0 } },
 }
-const SEEN: Seen = {
-  ...{ at: new Date(0), tables: [TABLE], slotError: undefined, isPooled: false, hasStandbys: false, isFailover: true },
-  ...{ viaRoot: true, publishesOldRows: true },
-}
+const SEEN: Seen = { findings: [] }
 const GOOD: SourceCondition = {
   ...{ state: 'streaming', sinceMs: 1_000, error: undefined, slot: SLOT, slotError: undefined, seen: SEEN, heartbeatMs: 1 },
 }
@@ -28,7 +21,6 @@ const checks = (now: Partial<SourceCondition>, database = DATABASE) => databaseH
 /** The checks that are not healthy, in short. */
 const told = (now: Partial<SourceCondition>, database = DATABASE) =>
   checks(now, database).checks.flatMap(({ status, error }) => (status === 'healthy' ? [] : [`${status} ${error?.code ?? ''}`.trim()]))
-const tables = (...those: readonly Partial<SourceTable>[]) => ({ seen: { ...SEEN, tables: those.map((one) => ({ ...TABLE, ...one })) } })
 const slot = (state: Partial<SlotState>) => ({ slot: { ...SLOT, ...state } })
 
 test('a source that streams from a sound slot is healthy, and one that is not known yet waits', () => {
@@ -49,32 +41,18 @@ test('what keeps a source from its server is an error of its reachability, and o
   assert.match(error?.message ?? '', /^no\. Stop the other program/)
   const plain = { ...DATABASE, connection: { ...DATABASE.connection, withoutTls: true as const } }
   assert.deepEqual([told({}, plain), checks({}, plain).status], [['notice without_tls'], 'healthy'])
-  assert.deepEqual(told({ seen: { ...SEEN, isPooled: true } }), ['warning pooled'])
+  assert.deepEqual(told({ seen: { findings: [POOLED] } }), ['warning pooled'])
 })
 
-test('what a slot, publication or table is set up with is told with the SQL that mends it', () => {
-  const found: readonly (readonly [now: Partial<SourceCondition>, told: string, words: RegExp])[] = [
-    [{ seen: { ...SEEN, slotError: new EngineError('SLOT_TWO_PHASE', 'two') } }, 'error SLOT_TWO_PHASE', /^two\. Run the SQL/],
-    [tables({ isPublished: false }), 'notice nothing_published', /alter publication .* add table/],
-    [tables({ identityColumns: [] }), 'warning no_replica_identity', /alter table public\.goods replica identity full;/],
-    [tables({ replicaIdentity: 'default' }), 'notice replica_identity_not_full', /alter table public\.goods replica identity full;/],
-    [tables({ isRowSecured: true }), 'notice row_level_security', /bypassrls/],
-    [tables({ mayRead: false, name: 'Wide' }), 'notice no_select', /grant select on public\."Wide" to/],
-    [{ seen: { ...SEEN, isFailover: false, hasStandbys: true } }, 'notice no_failover_slot', /ALTER_REPLICATION_SLOT .* \(FAILOVER true\)/],
-    [
-      { seen: { ...SEEN, viaRoot: false, tables: [{ ...TABLE, isPartitioned: true, isPublished: false }, { ...TABLE, name: 'goods_1', partitionRoot: 'public.goods' }] } }, // prettier-ignore
-      'notice partition_root_not_published',
-      /publish_via_partition_root = true/,
-    ],
-  ]
-  for (const [now, words, pattern] of found) {
-    assert.deepEqual(told(now), [words])
-    assert.match(checks(now).checks[1]?.error?.message ?? '', pattern)
-  }
-  assert.deepEqual(told({ seen: { ...SEEN, isFailover: undefined, hasStandbys: true } }), [], 'an older server knows no failover slots')
-  assert.deepEqual(told({ seen: { ...SEEN, publishesOldRows: false, tables: [{ ...TABLE, identityColumns: [] }] } }), [])
-  const many = tables(...Array.from({ length: 7 }, (_, i) => ({ name: `t${i}`, isRowSecured: true, replicaIdentity: 'default' as const })))
-  assert.match(checks(many).checks[1]?.error?.message ?? '', /public\.t4 and 2 more tables.*; .*bypassrls/, 'all that was found is told')
+test('what was found of the set-up is told with the SQL that mends it, the worst first', () => {
+  const slot: Finding = { code: 'SLOT_TWO_PHASE', message: 'two', sql: 'select 1', how: 'once' }
+  assert.deepEqual(told({ seen: { findings: [slot] } }), ['error SLOT_TWO_PHASE'])
+  const notice: Finding = { code: 'row_level_security', message: 'hidden' }
+  const { status, error } = checks({ seen: { findings: [notice, slot] } }).checks[1] ?? {}
+  assert.deepEqual([status, error?.code], ['error', 'SLOT_TWO_PHASE'])
+  assert.match(error?.message ?? '', /^two\. Run, once: select 1; Run the SQL .* · hidden$/)
+  assert.deepEqual(told({ seen: { findings: [notice] } }), ['notice row_level_security'])
+  assert.deepEqual(told({ seen: { findings: [{ code: 'clock_apart', message: 'late' }] } }), [], 'the source works all the same')
 })
 
 test('a slot that makes its server keep much, or nears its end, is told of with what holds it up', () => {
@@ -83,16 +61,16 @@ test('a slot that makes its server keep much, or nears its end, is told of with 
     [{ walStatus: 'extended' }, []],
     [{ walStatus: 'unreserved' }, ['error slot_about_to_be_lost'], /max_slot_wal_keep_size/],
     [{ safeWalBytes: GB, secondsUntilLost: 90_000 }, []],
-    [{ safeWalBytes: GB, secondsUntilLost: 7_200 }, ['warning slot_near_its_end'], /lost in 2 h: 1024 MB/],
+    [{ safeWalBytes: GB, secondsUntilLost: 7_200 }, ['warning slot_near_its_end'], /lost in 2\.0 h: 1\.0 GB/],
     [{ safeWalBytes: GB, secondsUntilLost: 60 }, ['error slot_near_its_end'], /lost in 60 s/],
-    [{ retainedBytes: 3 * GB }, ['warning slot_behind'], /3072 MB/],
+    [{ retainedBytes: 3 * GB }, ['warning slot_behind'], /3\.0 GB/],
     [{ retainedBytes: 3 * GB, oldest }, ['warning old_transaction'], /7, for 15 min.*pg_terminate_backend\(8\)/],
     [{ retainedBytes: 3 * GB, oldest: { ...oldest, pid: null, prepared: `a'b` } }, ['warning old_transaction'], /rollback prepared 'a''b'/],
     [{ oldest }, [], undefined],
     [
       { spilled: { transactions: 2, times: 5, bytes: GB } },
       ['notice decoding_spills'],
-      /2 transactions .* 1024 MB.*logical_decoding_work_mem/,
+      /2 transactions .* 1\.0 GB.*logical_decoding_work_mem/,
     ],
   ]
   for (const [state, words, pattern = /^/] of found) {

@@ -79,7 +79,7 @@ test('each check of a database says what is wrong and what to do, and is healthy
   const refused = await check(service, 'Replication slot configuration', 'warning', 'no_replica_identity')
   assert.match(refused.error?.message ?? '', /row-level security hides rows of public\.secret/)
   await assert.rejects(db.query('insert into keyless values (1); update keyless set v = 2'), 'as the check says')
-  const [, sql = ''] = /run: (alter table .*? replica identity full;)/.exec(refused.error?.message ?? '') ?? []
+  const [, sql = ''] = /Run, or add a primary key: (alter table .*? replica identity full;)/.exec(refused.error?.message ?? '') ?? []
   await db.query(sql)
   const hidden = await check(service, 'Replication slot configuration', 'notice', 'row_level_security')
   assert.match(hidden.error?.message ?? '', /bypassrls/)

@@ -184,7 +184,7 @@ test('what can not be read is refused with the reason, and nothing is stored or 
     [{ ...whole, password: 'wrong' }, 'SOURCE_REFUSED', /password authentication failed.*28P01/],
     [{ ...whole, database: 'nowhere' }, 'SOURCE_REFUSED', /does not exist.*3D000/],
     [{ ...whole, username: role, password: 'secret-of-role' }, 'SOURCE_REFUSED', /alter role .* replication;/],
-    [slot({ create_if_not_exists: false }), 'PUBLICATION_MISSING', /run: create publication/],
+    [slot({ create_if_not_exists: false }), 'PUBLICATION_MISSING', /Run: create publication/],
     [slot({ slot_name: `y_${db.name}` }), 'SLOT_WRONG_PLUGIN', /is physical/],
     [slot({ slot_name: `s_${first.name}` }), 'SLOT_WRONG_DATABASE', /belongs to database/],
   ]
@@ -198,7 +198,7 @@ test('what can not be read is refused with the reason, and nothing is stored or 
   await db.query(`create publication p_${db.name} for all tables`)
   const missing = await create(slot({ create_if_not_exists: false }))
   assert.deepEqual([missing.status, missing.code], [422, 'SLOT_MISSING'])
-  await db.query(/run: (.*;)$/.exec(missing.summary)?.[1] ?? assert.fail(missing.summary))
+  await db.query(/Run[^:]*: (.*;)$/.exec(missing.summary)?.[1] ?? assert.fail(missing.summary))
   assert.equal((await create(slot({ create_if_not_exists: false }))).status, 201)
   await service.delete(url('unfit'))
   await db.query('select pg_drop_replication_slot($1)', [`y_${db.name}`])
@@ -260,7 +260,7 @@ test('a connection is tested, with the reason and its code', async () => {
   const { status, body } = await tested()
   const { success, code, reason } = body as { success: boolean; code: string; reason: string }
   assert.deepEqual([status, success, code], [422, false, 'PUBLICATION_MISSING'])
-  assert.match(reason, /run: create publication/)
+  assert.match(reason, /Run: create publication/)
   assert.deepEqual(await service.post(url('tested/refresh_tables'), {}), { status: 200, body: { success: true } })
   await server.stop()
   assert.equal(((await tested()).body as { code: string }).code, 'SOURCE_UNREACHABLE')

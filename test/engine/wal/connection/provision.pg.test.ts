@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { provision } from '../../../engine/postgres/provision.ts'
-import { createDatabase, startPostgres, type TestDatabase } from '../../services/postgres.ts'
+import { provision } from '../../../../engine/wal/connection/provision.ts'
+import { createDatabase, startPostgres, type TestDatabase } from '../../../services/postgres.ts'
 
 const wanted = (db: TestDatabase, create: boolean) => ({ slot: { name: `s_${db.name}`, create }, publication: { name: 'p', create } })
 const made = async (db: TestDatabase) => ({
@@ -36,7 +36,7 @@ test('what is missing is told with SQL that makes it', async () => {
       (reason: unknown) => reason,
     )
     assert.ok(error instanceof Error && 'code' in error && error.code === code)
-    await db.query(/run: (.*;)$/.exec(error.message)?.[1] ?? assert.fail(error.message))
+    await db.query(/Run[^:]*: (.*;)$/.exec(error.message)?.[1] ?? assert.fail(error.message))
   }
   const ready = await provision(db.connection, wanted(db, false))
   assert.deepEqual([ready.publicationCreated, ready.slotCreated], [false, false])
@@ -72,7 +72,7 @@ test('a server that does not write logical WAL and a user who may not replicate 
   await using physical = await createDatabase('', { server: server.url })
   await assert.rejects(provision(physical.connection, wanted(physical, true)), {
     code: 'WAL_LEVEL_TOO_LOW',
-    message: /alter system set wal_level = 'logical'/,
+    message: /alter system set wal_level = logical;/,
   })
   await using db = await createDatabase()
   const role = `r_${db.name}`

@@ -4,11 +4,17 @@
  * its primary, and the slot on the standby itself.
  */
 import { Client } from 'pg'
-import { EngineError, errorText, codeOf } from '../errors.ts'
-import { accountClient, type Connection } from './client-config.ts'
-import { refusePoolerName, refusePoolerWithoutReplication } from './pooler.ts'
-import { sqlstateOf } from './sqlstate.ts'
-import { tlsRefusal } from './tls-refusal.ts'
+import { EngineError, errorText, codeOf } from '../../errors.ts'
+import { accountClient, type Connection } from '../../postgres/client-config.ts'
+import { ending, oldestTransaction } from '../../postgres/oldest-transaction.ts'
+import { refusePoolerName, refusePoolerWithoutReplication } from '../../postgres/pooler.ts'
+import type { Query } from '../../postgres/query.ts'
+import { sqlstateOf } from '../../postgres/sqlstate.ts'
+import { tlsRefusal } from '../../postgres/tls-refusal.ts'
+import { durationText } from '../../amounts.ts'
+import { readServer, replicationRightFinding, type ServerFacts } from './database-findings.ts'
+import { wordsOf } from './finding.ts'
+import { creatingPublication, creatingSlot, faultOf, missingPublication, missingSlot, READS_STANDBYS, walLevelFinding } from './slot.ts'
 
 type Provision = Readonly<{
   slot: Readonly<{ name: string; create: boolean }>
@@ -28,10 +34,6 @@ const STANDBY_SLOT_LIMIT_MS = 45_000
 const SNAPSHOT_EVERY_MS = 500
 const QUERY_CANCELED = '57014'
 const CONNECTING = 'connecting'
-/** Logical decoding on a standby. */
-const READS_STANDBYS = 160_000
-/** Slots that standbys keep for their promotion. */
-const HAS_FAILOVER_SLOTS = 170_000
 
 /**
  * Makes what a source needs, or says what is missing. @throws EngineError SOURCE_UNREACHABLE, TLS_REFUSED, SOURCE_POOLED,
@@ -44,7 +46,7 @@ export async function provision(connection: Connection, wanted: Provision): Prom
   const { version, isInRecovery } = await requireReplication(database.client)
   await using primary = isInRecovery ? await primarySession(database.client, version, wanted.primary) : undefined
   const writer = primary ?? database
-  const publicationCreated = await ensurePublication(writer.client, wanted.publication, isTrial)
+  const publicationCreated = await ensurePublication(writer, wanted.publication, isTrial)
   let slotCreated = false
   const undo = async () => {
     if (isTrial) return
@@ -55,7 +57,12 @@ export async function provision(connection: Connection, wanted: Provision): Prom
       )
   }
   try {
-    slotCreated = await ensureSlot(database.client, wanted.slot, { isTrial, version, primary: primary?.client })
+    slotCreated = await ensureSlot(database.client, wanted.slot, {
+      isTrial,
+      version,
+      database: connection.database,
+      primary: primary?.client,
+    })
   } catch (error) {
     await undo()
     throw error
@@ -110,29 +117,18 @@ function reasonOf(error: unknown): string {
 /** pg's own words, which come without a code. */
 const TIMED_OUT: readonly string[] = ['timeout expired', 'Connection terminated due to connection timeout']
 
-type ServerFacts = Readonly<{ version: number; isInRecovery: boolean }>
-
+/** @throws EngineError WAL_LEVEL_TOO_LOW, SOURCE_REFUSED */
 async function requireReplication(client: Client): Promise<ServerFacts> {
-  const { rows } = await client.query<ServerFacts & { level: string; may: boolean; name: string }>(
-    `select current_setting('wal_level') as level, rolreplication or rolsuper or
-       exists (select from pg_roles r where r.rolname = 'rds_replication' and pg_has_role(current_user, r.oid, 'member')) as may,
-       quote_ident(current_user) as name, current_setting('server_version_num')::int as version, pg_is_in_recovery() as "isInRecovery"
-     from pg_roles where rolname = current_user`,
-  )
-  const [server] = rows
-  if (server?.level !== 'logical') {
-    throw new EngineError(
-      'WAL_LEVEL_TOO_LOW',
-      `wal_level of the server is "${server?.level}"; run: alter system set wal_level = 'logical'; and restart it`,
-    )
-  }
-  if (!server.may)
-    throw new EngineError(
-      'SOURCE_REFUSED',
-      `the user ${server.name} lacks the right REPLICATION; run: alter role ${server.name} replication;`,
-    )
+  const server = await readServer(queryOf(client))
+  if (server.walLevel !== 'logical') throw faultOf(walLevelFinding(server.walLevel))
+  if (!server.mayReplicate) throw new EngineError('SOURCE_REFUSED', wordsOf(replicationRightFinding(server.user)))
   return server
 }
+
+const queryOf =
+  (client: Client): Query =>
+  (sql, params = []) =>
+    client.query<Record<string, unknown>>(sql, [...params])
 
 /** Connects to the primary of a standby. @throws EngineError SOURCE_IN_RECOVERY: there is none that would do */
 async function primarySession(standby: Client, version: number, primary: Connection | null | undefined): Promise<Session> {
@@ -152,11 +148,7 @@ async function primarySession(standby: Client, version: number, primary: Connect
     if (theirs?.isInRecovery) throw new EngineError('SOURCE_IN_RECOVERY', 'the server of "primary" is a standby too')
     if (ours?.system !== theirs?.system)
       throw new EngineError('SOURCE_REFUSED', 'the server of "primary" is not the one that the standby follows: they have different system identifiers') // prettier-ignore
-    if (theirs?.level !== 'logical')
-      throw new EngineError(
-        'WAL_LEVEL_TOO_LOW',
-        `wal_level of the primary is "${theirs?.level}"; run there: alter system set wal_level = 'logical'; and restart it`,
-      )
+    if (theirs?.level !== 'logical') throw faultOf(walLevelFinding(theirs?.level ?? 'unknown', 'the primary'))
     return writer
   } catch (error) {
     await writer[Symbol.asyncDispose]()
@@ -172,11 +164,15 @@ async function identityOf(client: Client): Promise<Readonly<{ system: string; le
   return rows[0]
 }
 
-async function ensurePublication(client: Client, { name, create, initSql }: Provision['publication'], isTrial: boolean): Promise<boolean> {
+async function ensurePublication(
+  { client, connection: { database } }: Session,
+  { name, create, initSql }: Provision['publication'],
+  isTrial: boolean,
+): Promise<boolean> {
   const found = await client.query('select from pg_publication where pubname = $1', [name])
   if (found.rows.length > 0) return false
-  const sql = initSql ?? `create publication ${client.escapeIdentifier(name)} for all tables with (publish_via_partition_root = true)`
-  if (!create) throw new EngineError('PUBLICATION_MISSING', `the publication "${name}" does not exist; run: ${sql};`, { publication: name })
+  const sql = initSql?.replace(/[;\s]+$/, '') ?? creatingPublication(name)
+  if (!create) throw faultOf(missingPublication(database, name, sql), { publication: name })
   if (isTrial) return true
   try {
     await client.query(sql)
@@ -194,25 +190,28 @@ async function ensurePublication(client: Client, { name, create, initSql }: Prov
   throw new EngineError('PUBLICATION_MISSING', `init_sql did not create the publication "${name}"`, { publication: name })
 }
 
-type SlotHome = Readonly<{ isTrial: boolean; version: number; primary: Client | undefined }>
+type SlotHome = Readonly<{ isTrial: boolean; version: number; database: string; primary: Client | undefined }>
 
-async function ensureSlot(client: Client, { name, create }: Provision['slot'], { isTrial, version, primary }: SlotHome): Promise<boolean> {
+async function ensureSlot(
+  client: Client,
+  { name, create }: Provision['slot'],
+  { isTrial, version, database, primary }: SlotHome,
+): Promise<boolean> {
   const { rows } = await client.query('select from pg_replication_slots where slot_name = $1', [name])
   if (rows.length > 0) return false // whether it fits is looked at by the source that streams it
-  const options = version >= HAS_FAILOVER_SLOTS && !primary ? ', failover => true' : '' // a standby's own slot can't be one
-  const sql = `select pg_create_logical_replication_slot('${name.replaceAll("'", "''")}', 'pgoutput'${options})`
-  if (!create) throw new EngineError('SLOT_MISSING', `the slot "${name}" does not exist; run: ${sql};`, { slot: name })
+  const server = { serverVersion: version, isInRecovery: primary !== undefined, database }
+  if (!create) throw faultOf(missingSlot(name, server), { slot: name })
   if (isTrial) return true
   const timer = primary && setInterval(() => void showRunning(primary), SNAPSHOT_EVERY_MS)
   await client.query(`set statement_timeout = ${primary ? STANDBY_SLOT_LIMIT_MS : SLOT_LIMIT_MS}`)
   try {
-    await client.query(sql)
+    await client.query(creatingSlot(name, server))
     return true
   } catch (cause) {
     if (codeOf(cause) !== QUERY_CANCELED) throw cause
     throw new EngineError(
       'SLOT_BLOCKED',
-      `the slot "${name}" can't be created while a transaction is open: ${await oldestTransaction(primary ?? client)}`,
+      `the slot "${name}" can't be created while a transaction is open: ${await blocking(queryOf(primary ?? client))}`,
       { slot: name },
       { cause },
     )
@@ -229,16 +228,13 @@ async function showRunning(primary: Client): Promise<void> {
   })
 }
 
-async function oldestTransaction(client: Client): Promise<string> {
-  const { rows } = await client.query<{ pid: number; xid: string; since: string | null }>(
-    `select pid, backend_xid::text as xid, date_trunc('second', now() - xact_start)::text as since
-     from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid() order by age(backend_xid) desc limit 1`,
-  )
-  const [oldest] = rows
-  const since = oldest?.since ? `, open for ${oldest.since}` : '' // of others it is not shown to every user
-  return oldest
-    ? `the transaction ${oldest.xid} of process ${oldest.pid}${since}; end it, or run: select pg_terminate_backend(${oldest.pid});`
-    : 'a transaction that was open when it was asked for (a prepared one: see pg_prepared_xacts)'
+/** Names the transaction that holds up a slot. */
+async function blocking(query: Query): Promise<string> {
+  const oldest = await oldestTransaction(query)
+  if (!oldest) return 'a transaction that was open when it was asked for'
+  const since = oldest.seconds === null ? '' : `, open for ${durationText(oldest.seconds)}`
+  const where = oldest.pid === null ? ' (prepared)' : ` of process ${oldest.pid}`
+  return `the transaction ${oldest.xid}${where}${since}. End it, or run: ${ending(oldest)};`
 }
 
 async function dropped(connection: Connection, drop: (client: Client) => Promise<unknown>): Promise<void> {
