@@ -44,6 +44,7 @@ export class PageSession {
   readonly #client: Client
   readonly #wire: ReplicationWire
   readonly #gate = new CommitGate()
+  readonly #statements = new Map<string, string>()
   #onRow: OnCopiedRow | undefined
   #seen: Uint8Array | undefined
   #view = new DataView(new ArrayBuffer(0))
@@ -97,7 +98,9 @@ export class PageSession {
     return !this.#isClosed && !this.#wasCut
   }
 
-  readonly query: Query = (sql, params) => this.#client.query<Record<string, unknown>>(sql, params && [...params])
+  /** What has parameters is asked for each page of each table: the server parses it once, and keeps it for the session. */
+  readonly query: Query = (sql, params) =>
+    this.#client.query<Record<string, unknown>>(params ? { name: this.#statementOf(sql), text: sql, values: [...params] } : sql)
 
   /** Has the server plan a query that may hold a user's SQL, without running it: only a single statement passes. @returns the plan, of EXPLAIN in JSON */
   readonly plan = async (select: string): Promise<unknown> => {
@@ -194,6 +197,13 @@ export class PageSession {
   close(): void {
     this.#isClosed = true
     this.#wire.destroy()
+  }
+
+  /** @returns the name of the prepared statement of a text */
+  #statementOf(sql: string): string {
+    const name = this.#statements.get(sql) ?? `t${this.#statements.size}`
+    this.#statements.set(sql, name)
+    return name
   }
 
   #row(bytes: Buffer, start: number, end: number): void {

@@ -110,14 +110,16 @@ const NO_RIGHT = '42501'
  * @throws EngineError BACKFILL_REFUSED: it can't be read so
  */
 export async function describeSource(query: Query, publication: string, asked: TableAsked): Promise<SourceTable> {
-  const { path, described } = await describeAll(query, publication, [asked])
+  const { path, planning, described } = await describeAll(query, publication, [asked])
   const [table] = described
   if (!table) throw new EngineError('INTERNAL', 'no table was described')
   if (table instanceof EngineError) throw table
   // names in values are as short as in the stream, and the user's SQL means what it means to the role of the source elsewhere too
-  await query(`select ${asked.condition === null ? '' : `${USER_SETTINGS}, `}pg_catalog.set_config('search_path', $1, true)`, [
-    path === '' ? 'pg_catalog' : `pg_catalog, ${path}`,
-  ])
+  await query(
+    `select ${asked.condition === null ? '' : `${USER_SETTINGS}, `}pg_catalog.set_config('search_path', $1, true),
+      pg_catalog.set_config('plan_cache_mode', $2, true)`,
+    [path === '' ? 'pg_catalog' : `pg_catalog, ${path}`, planning],
+  )
   return table
 }
 
@@ -140,7 +142,7 @@ async function describeAll(query: Query, publication: string, asked: readonly Ta
   const schemas = names.map(([schema]) => schema)
   const tables = names.map(([, name]) => name)
   const settings = await query(SETTINGS_QUERY, [schemas, tables])
-  const { path, version, kinds } = rowOf({ path: 'text', version: 'int', kinds: 'texts' }, settings.rows[0])
+  const { path, planning, version, kinds } = rowOf({ path: 'text', planning: 'text', version: 'int', kinds: 'texts' }, settings.rows[0])
   const isTable = (place: number) => kinds[place] === 'r' || kinds[place] === 'p'
   const found = asked.filter((_, place) => isTable(place))
   if (found.length > 0) await lock(query, found)
@@ -166,7 +168,7 @@ async function describeAll(query: Query, publication: string, asked: readonly Ta
         : refused(one, KINDS[kinds[place] ?? ''] ?? (kinds[place] === '' || isTable(place) ? NO_SUCH : 'it is no table')),
     )
   }
-  return { path, described }
+  return { path, planning, described }
 }
 
 async function unlessRefused<T>(work: Promise<T>): Promise<T | EngineError> {
@@ -258,15 +260,19 @@ async function lock(query: Query, tables: readonly TableAsked[]): Promise<void> 
   }
 }
 
-/** Nothing is pinned yet while this is read: so every operator of it is named. */
-const SETTINGS_QUERY = `select pg_catalog.current_setting('search_path') as path, pg_catalog.current_setting('server_version_num')::pg_catalog.int4 as version,
+/**
+ * Nothing is pinned yet while this is read: so every operator of it is named. The queries behind it are prepared on their session, and
+ * planned once for all tables: that takes longer than to run them.
+ */
+const SETTINGS_QUERY = `select pg_catalog.current_setting('search_path') as path, pg_catalog.current_setting('plan_cache_mode') as planning,
+    pg_catalog.current_setting('server_version_num')::pg_catalog.int4 as version,
     array(
       select coalesce((select c.relkind::pg_catalog.text from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) c.relnamespace
         where n.nspname operator(pg_catalog.=) w.schema and c.relname operator(pg_catalog.=) w.name), '')
       from rows from (pg_catalog.unnest($1::pg_catalog.name[]), pg_catalog.unnest($2::pg_catalog.name[])) with ordinality w(schema, name, place)
       order by w.place
     ) as kinds,
-    pg_catalog.set_config('search_path', 'pg_catalog', true) as pinned`
+    pg_catalog.set_config('search_path', 'pg_catalog', true) as pinned, pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true) as generic`
 
 const NO_SUCH = 'there is no such table in the source database'
 const KINDS: Readonly<Record<string, string>> = {

@@ -23,6 +23,23 @@ test('what a condition sets of the session is as before when its page has ended'
   assert.deepEqual(await settings(), before)
 })
 
+test('how a table is found out about is planned once for all tables, and what users wrote as elsewhere', async () => {
+  await using db = await createDatabase(
+    'create table t (id int primary key); create table u (id int primary key); create publication p for all tables',
+  )
+  await using reader = await PageReader.open(db)
+  const modeWithin = () =>
+    reader.with({}, async () => (await reader.session.query(`select current_setting('plan_cache_mode') as mode`)).rows)
+  assert.deepEqual(await modeWithin(), [{ mode: 'auto' }])
+  await reader.session.query('set plan_cache_mode = force_custom_plan')
+  assert.deepEqual(await modeWithin(), [{ mode: 'force_custom_plan' }])
+  await reader.describe({ table: 'public.u' })
+  const { rows } = await reader.session.query(
+    `select distinct generic_plans::int as generic, custom_plans::int as custom from pg_prepared_statements where statement ~ 'pg_attribute|pg_publication'`,
+  )
+  assert.deepEqual(rows, [{ generic: 3, custom: 0 }])
+})
+
 test('a page begins when what was streamed before is visible, and not sooner', async () => {
   await using db = await createDatabase('create table t (id int primary key); create publication p for all tables')
   await using reader = await PageReader.open(db)
