@@ -245,7 +245,8 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   }),
   verify: command({
     usage: 'SINK [TABLE] [options]',
-    summary: 'compare a table with what the destination of a sink has (Elasticsearch, OpenSearch); exits with 1 when something differs',
+    summary:
+      'compare a table with what the destination of a sink has (Elasticsearch, OpenSearch, Meilisearch); exits with 1 when something differs',
     word: ['SINK', 'its name'],
     more: ['TABLE', 'schema.table, without a schema that in public; it may be left out where the sink names just one'],
     options: VERIFY_OPTIONS,

@@ -5,6 +5,7 @@ declare global {
   interface JSON {
     parse(text: string, reviver: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
     rawJSON(text: string): unknown
+    isRawJSON(value: unknown): boolean
   }
 }
 
@@ -24,3 +25,7 @@ export const isObject = (value: unknown): value is Readonly<Record<string, unkno
 
 /** Reads a value that came from outside as named fields: one that is no object, or is a list, has none. Nothing is copied. */
 export const fieldsOf = (value: unknown): Readonly<Record<string, unknown>> => (isObject(value) ? value : {})
+
+/** Reads a value that came from outside as a list of objects; what is none is left out. */
+export const objectsOf = (value: unknown): readonly Readonly<Record<string, unknown>>[] =>
+  Array.isArray(value) ? value.filter(isObject) : []

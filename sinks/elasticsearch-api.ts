@@ -4,7 +4,7 @@
  * call settles with what came of it and never rejects.
  */
 import type { Message } from '../engine/dispatch/batch.ts'
-import { fieldsOf, isObject, parseExact } from '../engine/json.ts'
+import { isObject } from '../engine/json.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import type { ElasticsearchDestination } from './elasticsearch-settings.ts'
 import { loginOf } from './elasticsearch-auth.ts'
@@ -12,7 +12,7 @@ import { idOf, type BulkOperation } from './elasticsearch-documents.ts'
 import { bytesAbout, elementsOf, objectIn } from './http-answers.ts'
 import { HttpService } from './http-service.ts'
 import { endOf, type Ended } from './keyed-documents.ts'
-import type { Answer, Blame, Failure, Looked } from './push.ts'
+import type { Answer, Blame, Failure } from './push.ts'
 
 type BulkEnd =
   /** @property isAllTold the server has told of each operation, so it has read them @property failures of those that were not done */
@@ -20,8 +20,6 @@ type BulkEnd =
 
 /** where an answer says whether any item failed */
 const HEAD_BYTES = 128
-/** of documents that are read to be compared; of more a smaller part is asked for */
-const READ_BYTES = 64 * 1024 * 1024
 const ID_FIELD = Buffer.from('"_id":')
 const CONFLICT = 'version_conflict_engine_exception'
 /** What is read of an answer: a quarter of what it would be. A server that doesn't know this sends all of it. */
@@ -73,23 +71,6 @@ export class ElasticsearchApi extends HttpService {
     if (refusal?.phase === 'aborted') return this.verbatim.about('unavailable', 0, 'no answer in time').answer
     if (index === undefined && refusal?.failure.answer.status === 403) return undefined // a login may do no more than write
     return refusal?.failure.answer
-  }
-
-  /** Asks for something, and reads the answer as a whole. @param path with the index, if it is of one */
-  async ask(path: string, body: object, signal: AbortSignal): Promise<Looked<Readonly<Record<string, unknown>>>> {
-    const called = await this.call(
-      { path, type: 'application/json', body: Buffer.from(JSON.stringify(body)), keepBytes: READ_BYTES, signal },
-      'what was asked for',
-    )
-    if (called.refusal) {
-      if (called.refusal.phase === 'aborted') return { answer: this.verbatim.about('unavailable', 0, 'no answer in time').answer }
-      return { answer: called.refusal.failure.answer }
-    }
-    try {
-      return { found: fieldsOf(parseExact(called.answer.body.toString())) }
-    } catch {
-      return { answer: this.unbelieved(called.answer, 'is no JSON').failure.answer }
-    }
   }
 
   #failure(operation: BulkOperation, item: unknown): Failure | undefined {

@@ -4,9 +4,10 @@
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { Batch, Message } from '../engine/dispatch/batch.ts'
-import { fieldsOf, isObject, parseExact } from '../engine/json.ts'
+import { fieldsOf, objectsOf } from '../engine/json.ts'
 import type { ElasticsearchApi } from './elasticsearch-api.ts'
 import { headsOf, idOf, type BulkOperation, type ElasticsearchDocuments } from './elasticsearch-documents.ts'
+import { comparedOf, rowNamedBy } from './keyed-documents.ts'
 import type { Comparing, Looked, Standing, StoredPage } from './push.ts'
 
 type Options = Readonly<{
@@ -44,6 +45,10 @@ export class ElasticsearchComparing implements Comparing {
     return { found: messages.map((message) => standings.get(message)) }
   }
 
+  namesByKey(): boolean {
+    return true
+  }
+
   async stored(after: string | undefined, limit: number, signal: AbortSignal): Promise<Looked<StoredPage>> {
     const { api, index } = this.#options
     if (index === undefined) return { answer: NO_INDEX }
@@ -52,13 +57,9 @@ export class ElasticsearchComparing implements Comparing {
       ? api.ask(`/${encodeURIComponent(index)}/_search?scroll=${SCROLL}`, first, signal)
       : api.ask('/_search/scroll', { scroll: SCROLL, scroll_id: after }, signal))
     if (answer) return { answer }
-    const hits = listOf(fieldsOf(found['hits'])['hits'])
+    const hits = objectsOf(fieldsOf(found['hits'])['hits'])
     const scroll = String(found['_scroll_id'])
-    const documents = hits.map(({ _id, _source }) => {
-      const { table_schema: schema, table_name: name, record_pks: key } = fieldsOf(fieldsOf(_source)['metadata'])
-      const isNamed = typeof schema === 'string' && typeof name === 'string'
-      return { id: String(_id), key: Array.isArray(key) ? key.map(String) : undefined, table: isNamed ? `${schema}.${name}` : undefined }
-    })
+    const documents = hits.map(({ _id, _source }) => ({ id: String(_id), ...rowNamedBy(_source) }))
     return { found: { documents, next: hits.length < limit ? undefined : scroll } }
   }
 
@@ -67,7 +68,7 @@ export class ElasticsearchComparing implements Comparing {
     if (index === undefined) return { answer: NO_INDEX }
     const { found, answer } = await api.ask(`/${encodeURIComponent(index)}/_mget?_source=false`, { ids }, signal)
     if (answer) return { answer }
-    return { found: listOf(found['docs']).flatMap((doc) => (doc['found'] === true ? [String(doc['_id'])] : [])) }
+    return { found: objectsOf(found['docs']).flatMap((doc) => (doc['found'] === true ? [String(doc['_id'])] : [])) }
   }
 
   async count(signal: AbortSignal): Promise<Looked<number>> {
@@ -94,7 +95,7 @@ export class ElasticsearchComparing implements Comparing {
       const first = await this.#look(index, operations.slice(0, half), standings, signal)
       return first.answer ? first : this.#look(index, operations.slice(half), standings, signal)
     }
-    const docs = listOf(found['docs'])
+    const docs = objectsOf(found['docs'])
     for (const [n, operation] of operations.entries()) {
       const there = docs[n]
       const state = there?.['found'] !== true ? 'missing' : this.#isSame(operation, there['_source']) ? 'same' : 'different'
@@ -105,12 +106,8 @@ export class ElasticsearchComparing implements Comparing {
 
   /** Of a message that no function made into something else only the row is the document's: when and how it came differs. */
   #isSame({ message }: BulkOperation, source: unknown): boolean {
-    const { payload, view, place } = message
-    if (payload) return isDeepStrictEqual(source, parseExact(payload.text.toString('utf8', payload.start, payload.end)))
-    const body = `${view.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place))}`
-    const { record } = fieldsOf(parseExact(`{${body}}}`))
-    return isDeepStrictEqual(fieldsOf(source)['record'], record)
+    const { record } = fieldsOf(source)
+    const { payload, row } = comparedOf(message)
+    return payload === undefined ? isDeepStrictEqual(record, row) : isDeepStrictEqual(source, payload)
   }
 }
-
-const listOf = (value: unknown): readonly Readonly<Record<string, unknown>>[] => (Array.isArray(value) ? value.filter(isObject) : [])

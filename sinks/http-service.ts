@@ -2,11 +2,15 @@
  * An HTTP server that keeps documents, as a sink calls it: its address and login, and what an answer that is no success means. A call
  * settles with what came of it and never rejects.
  */
+import { fieldsOf, parseExact } from '../engine/json.ts'
 import type { Egress } from '../engine/net/egress.ts'
 import { HttpPool, type HttpAnswer } from '../engine/net/http-pool.ts'
 import { beginningOf, KEPT_BYTES, UNAVAILABLE } from './http-answers.ts'
-import type { Answer, Blame, Failure } from './push.ts'
+import type { Answer, Blame, Failure, Looked } from './push.ts'
 import { Verbatim } from './verbatim.ts'
+
+/** of what is read as a whole; of more a smaller part is asked for */
+const READ_BYTES = 64 * 1024 * 1024
 
 /** A call that brought nothing. */
 export type Refusal = Readonly<{
@@ -93,6 +97,23 @@ export class HttpService {
     const byStatus = blameOf(answer.status)
     const failed = this.verbatim.answered(byStatus === 'rejected' ? (blame ?? byStatus) : byStatus, short, message)
     return { refusal: { failure: failed, code, phase: 'answered' } }
+  }
+
+  /** Asks for something, and reads the answer as a whole. */
+  async ask(path: string, body: object, signal: AbortSignal): Promise<Looked<Readonly<Record<string, unknown>>>> {
+    const called = await this.call(
+      { path, type: 'application/json', body: Buffer.from(JSON.stringify(body)), keepBytes: READ_BYTES, signal },
+      'what was asked for',
+    )
+    if (called.refusal) {
+      if (called.refusal.phase === 'aborted') return { answer: this.verbatim.about('unavailable', 0, 'no answer in time').answer }
+      return { answer: called.refusal.failure.answer }
+    }
+    try {
+      return { found: fieldsOf(parseExact(called.answer.body.toString())) }
+    } catch {
+      return { answer: this.unbelieved(called.answer, 'is no JSON').failure.answer }
+    }
   }
 
   /** Makes a refusal of an answer that no such server gives. @param what of the answer is wrong */

@@ -4,6 +4,7 @@
  */
 import { Type, type TString } from 'typebox'
 import type { Batch, Message } from '../engine/dispatch/batch.ts'
+import { fieldsOf, parseExact } from '../engine/json.ts'
 import { ACTION, MESSAGE_FLAG } from '../engine/log/pack.ts'
 import type { Reason } from '../engine/schema-reasons.ts'
 import type { HttpService, Refusal } from './http-service.ts'
@@ -59,6 +60,23 @@ export function keyValues({ view, place }: Message): readonly (string | null)[] 
 
 /** Names the document of a row with this key. */
 export const documentName = (values: readonly (string | null)[]): string => values.join('-')
+
+/**
+ * What a document is compared by: all that a function made of the row, or else the row alone, for when and how it came differs.
+ * @returns parsed; payload undefined: no function made it
+ */
+export function comparedOf({ payload, view, place }: Message): Readonly<{ payload?: unknown; row?: unknown }> {
+  if (payload) return { payload: parseExact(payload.text.toString('utf8', payload.start, payload.end)) }
+  const body = view.buffer.toString('utf8', view.bodyStart(place), view.bodyEnd(place)) // its metadata is left open
+  return { row: fieldsOf(parseExact(`{${body}}}`))['record'] }
+}
+
+/** The row that a document says it is of, in its metadata: those that no function made have it. */
+export function rowNamedBy(document: unknown): Readonly<{ key: readonly string[] | undefined; table: string | undefined }> {
+  const { table_schema: schema, table_name: name, record_pks: key } = fieldsOf(fieldsOf(document)['metadata'])
+  const isNamed = typeof schema === 'string' && typeof name === 'string'
+  return { key: Array.isArray(key) ? key.map(String) : undefined, table: isNamed ? `${schema}.${name}` : undefined }
+}
 
 /** Says something about the settings that a user should know, the first time only. */
 export function once(warn: (text: string) => void): (text: string) => void {

@@ -1,6 +1,7 @@
 /**
  * The calls that are made to a Meilisearch, and no others: the three writes, which answer with the uid of a task, the tasks
- * themselves, and the index, when a user tests the connection. A call settles with what came of it and never rejects.
+ * themselves, the index, when a user tests the connection, and documents, which who compares them with their source reads. A call settles with
+ * what came of it and never rejects.
  */
 import type { Egress } from '../engine/net/egress.ts'
 import type { MeilisearchDestination } from './meilisearch-settings.ts'

@@ -8,6 +8,7 @@ import type { Batch, Message } from '../engine/dispatch/batch.ts'
 import { MeilisearchDestination } from './meilisearch-settings.ts'
 import { deliverTo, indexMissing, itemsOf, MAX_BODY_BYTES, outcomeOf } from './keyed-documents.ts'
 import { MeilisearchApi } from './meilisearch-api.ts'
+import { MeilisearchComparing } from './meilisearch-comparing.ts'
 import { deliver } from './meilisearch-delivery.ts'
 import { MeilisearchDocuments } from './meilisearch-documents.ts'
 import { MeilisearchEdits } from './meilisearch-edits.ts'
@@ -41,6 +42,7 @@ class MeilisearchWire implements PushWire {
   readonly #gate = new QueueGate()
   readonly #documents: MeilisearchDocuments
   readonly #edits: MeilisearchEdits
+  readonly comparing: MeilisearchComparing
 
   constructor({ sink, database, egress, concurrency, warn, heard = () => undefined }: PushOptions) {
     const settings = sink.destination as MeilisearchDestination
@@ -50,6 +52,13 @@ class MeilisearchWire implements PushWire {
     this.#tasks = new MeilisearchTasks(this.#api, heard)
     this.#documents = new MeilisearchDocuments({ sink, database, key: settings.primary_key, warn })
     this.overheadBytes = this.#documents.overheadBytes
+    this.comparing = new MeilisearchComparing({
+      api: this.#api,
+      documents: this.#documents,
+      index: settings.index_name ?? undefined,
+      primaryKey: settings.primary_key,
+      isTransformed: (sink.transform ?? null) !== null,
+    })
     this.#edits = new MeilisearchEdits({ api: this.#api, tasks: this.#tasks, sinkId: sink.id, grouping: sink.message_grouping, warn })
   }
 

@@ -66,8 +66,8 @@ export type Outcome =
   /** the signal was aborted: what was sent may have arrived */
   | Readonly<{ kind: 'aborted' }>
 
-/** How a document stands at a destination, compared with what would be sent. @property id as the destination has it */
-export type Standing = Readonly<{ id: string; state: 'same' | 'different' | 'missing' }>
+/** How a document stands at a destination, compared with what would be sent. @property id as the destination has it; extra: it should not be there */
+export type Standing = Readonly<{ id: string; state: 'same' | 'different' | 'missing' | 'extra' }>
 /** What a destination answers to who compares, or why it does not. */
 export type Looked<T> = Readonly<{ found: T; answer?: undefined }> | Readonly<{ found?: undefined; answer: Answer }>
 /**
@@ -83,6 +83,8 @@ export type StoredPage = Readonly<{
 export interface Comparing {
   /** Tells of each message how its document stands; undefined: no document can be made of it. */
   compare(batch: Batch, signal: AbortSignal): Promise<Looked<readonly (Standing | undefined)[]>>
+  /** Whether documents that do not tell the key of their row are named by it. @param columns of the key */
+  namesByKey(columns: readonly string[]): boolean
   /** Lists the documents of the sink's own index. @param after `next` of the page before */
   stored(after: string | undefined, limit: number, signal: AbortSignal): Promise<Looked<StoredPage>>
   /** Says which of these documents are there. */

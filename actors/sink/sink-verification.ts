@@ -225,11 +225,12 @@ class Verification {
     const { after, limit, signal, table } = this.#asked
     const { documents, next } = told(await this.#destination.stored(after, limit, signal))
     const { keyColumns } = await readPage(this.#rows, null, 1)
+    const isNamed = this.#destination.namesByKey(keyColumns)
     let unknown = 0
     const asked = new Map<string, Readonly<{ id: string; key: readonly string[] }>>()
     for (const { id, key: own, table: of } of documents) {
       if (of !== undefined && of !== table) continue
-      const key = own ?? (keyColumns.length === 1 ? [id] : id.split('-'))
+      const key = own ?? (!isNamed ? [] : keyColumns.length === 1 ? [id] : id.split('-'))
       if (key.length === keyColumns.length) asked.set(JSON.stringify(key), { id, key })
       else unknown++
     }

@@ -65,7 +65,7 @@ export function verifyOperations({
       paths: ['/api/sinks/{id_or_name}/verify'],
       summary: 'Compare a table with the destination of a sink',
       description:
-        'The rows go through the functions of the sink, as they are now, and are compared with the documents that are there. What is on its way is no difference: the sink is waited for while it comes on, for four minutes at most. It changes nothing. For sinks to Elasticsearch and OpenSearch.',
+        'The rows go through the functions of the sink, as they are now, and are compared with the documents that are there. What is on its way is no difference: the sink is waited for while it comes on, for four minutes at most. It changes nothing. For sinks to Elasticsearch, OpenSearch and Meilisearch.',
       scope: 'manage',
       body: VerifyBody,
       answer: { description: 'What was found.', schema: VerifyOut },

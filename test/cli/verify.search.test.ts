@@ -7,7 +7,9 @@ import type { FunctionType } from '../../engine/state/function-kinds.ts'
 import { serveShop, TOKEN } from '../api/sinks/served-shop.ts'
 import { ITEMS } from '../actors/shop.ts'
 import { SearchIndex } from '../services/elasticsearch-client.ts'
+import { Meilisearch } from '../services/meilisearch.ts'
 import { destination } from '../sinks/elasticsearch-bench.ts'
+import { destination as inMeilisearch } from '../sinks/meilisearch-bench.ts'
 import { until } from '../waiting.ts'
 import { tailrace } from './command.ts'
 
@@ -113,6 +115,31 @@ test('counts and samples are compared, through the filter and the transform of t
   const full = JSON.parse((await verify('docs', '--json')).out)
   assert.deepEqual([full.rows, full.dropped, full.missing, full.different], [100, 50, 0, 45])
   assert.equal(full.extra, 50, 'documents of rows that the filter drops by now')
+})
+
+test('so are the documents of a Meilisearch, whose numbers are not those of JSON', async () => {
+  await using server = await Meilisearch.start()
+  const { status, body } = await s.call('POST', '/sinks', {
+    ...{ name: 'found', database: s.shop.db.name, source: { include_tables: ['public.other'] } },
+    destination: inMeilisearch(server.url, { api_key: 'a-key' }),
+  })
+  assert.equal(status, 200, JSON.stringify(body))
+  await s.shop.db.query(`alter table other add big numeric, add far bigint`)
+  await s.shop.db.query(`insert into other select i, 12345678901234567890123, 9007199254740993 from generate_series(1, 20) i`)
+  await until('20 documents', () => server.documents('items').size === 20)
+  const documents = server.documents('items') as Map<string, Record<string, unknown>>
+  documents.delete('3')
+  documents.set('4', { id: 4, record: {} })
+  documents.set('odd', { id: 'odd' })
+  const { code, out } = await verify('found')
+  assert.equal(code, 1)
+  assert.deepEqual(lines(out), [
+    'different 4  {"id":"4"}',
+    'extra     odd  {"id":"odd"}',
+    'missing   3  {"id":"3"}',
+    'public.other: 20 rows and 20 documents compared: 1 missing, 1 different, 1 extra',
+  ])
+  assert.deepEqual((await s.call('POST', '/sinks/found/verify', { table: 'other', what: 'count' })).body.documents, 20)
 })
 
 test('a refusal is told in its words, a wrong use with the right one', async () => {

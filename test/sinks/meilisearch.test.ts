@@ -299,3 +299,32 @@ test('an address with a path of its own is asked below it', async () => {
   assert.equal(failureOf(await wire.send(batchOf(keys('1')), NEVER)).blame, 'refused')
   assert.equal(server.requests[0]?.path, '/search/indexes/items/documents')
 })
+
+test('documents are compared with what messages make of them: by what a function made, or by the row', async () => {
+  await using server = await Meilisearch.start()
+  await using wire = open(server, {}, { transform: 'made' })
+  const made = madeOf([{ id: 1, n: 1.1, big: 1 }, { id: 2 }, { id: 3, list: [1, { a: null }] }, { id: 'a b' }])
+  await wire.send({ ...made, messages: made.messages.slice(0, 3) }, NEVER)
+  const { comparing } = wire
+  assert.ok(comparing)
+  const states = async (batch: Batch) =>
+    (await comparing.compare(batch, NEVER)).found?.map((standing) => standing && [standing.id, standing.state])
+  assert.deepEqual(await states(made), [['1', 'same'], ['2', 'same'], ['3', 'same'], undefined])
+  const documents = server.documents('items') as Map<string, Record<string, unknown>>
+  documents.set('1', { id: 1, n: 1.2, big: 1 })
+  documents.delete('2')
+  assert.deepEqual(await states(made), [['1', 'different'], ['2', 'missing'], ['3', 'same'], undefined])
+  assert.deepEqual(await states({ ...made, route: { action: 'delete' } }), [
+    ['1', 'extra'],
+    ['2', 'same'],
+    ['3', 'extra'],
+    ['"a b"', 'same'],
+  ])
+  assert.deepEqual(await states({ ...made, route: { action: 'function' } }), [undefined, undefined, undefined, undefined])
+  const page = (await comparing.stored(undefined, 1, NEVER)).found
+  assert.deepEqual(page, { documents: [{ id: '1', key: undefined, table: undefined }], next: '1' })
+  assert.deepEqual((await comparing.present(['3', '2'], NEVER)).found, ['3'])
+  assert.deepEqual([(await comparing.count(NEVER)).found, comparing.namesByKey(['id']), comparing.namesByKey(['sku'])], [2, true, false])
+  const gone = await comparing.compare({ ...made, route: { index_name: 'gone' } }, NEVER)
+  assert.match(gone.answer?.message ?? '', /Index `gone` not found/)
+})

@@ -59,6 +59,7 @@ const ROUTES: readonly Route[] = [
   { method: 'POST', path: /^\/indexes\/(?<index>[^/]+)\/documents\/delete-batch$/, action: 'documents.delete', handle: deleteBatch },
   { method: 'POST', path: /^\/indexes\/(?<index>[^/]+)\/documents\/delete$/, action: 'documents.delete', handle: deleteByFilter },
   { method: 'POST', path: /^\/indexes\/(?<index>[^/]+)\/documents\/edit$/, action: 'documents.*', handle: edit },
+  { method: 'POST', path: /^\/indexes\/(?<index>[^/]+)\/documents\/fetch$/, action: 'documents.get', handle: fetchDocuments },
   { method: 'GET', path: /^\/indexes\/(?<index>[^/]+)\/documents\/(?<id>[^/]+)$/, action: 'documents.get', handle: getDocument },
   { method: 'DELETE', path: /^\/indexes\/(?<index>[^/]+)\/documents\/(?<id>[^/]+)$/, action: 'documents.delete', handle: deleteOne },
 ]
@@ -156,6 +157,17 @@ function getDocument(call: Call): Answered {
   const row = mustHave(call).documents.get(call.id)
   if (!row) throw new Failure('document_not_found', `Document \`${call.id}\` not found.`)
   return { status: 200, body: row }
+}
+
+/** As its manual has it, without filters and orders; of a real server it was not seen. */
+function fetchDocuments(call: Call): Answered {
+  const { ids, offset = 0, limit = 20, fields } = jsonBody(call.asked, call.around) as Row
+  const { documents } = mustHave(call)
+  const wanted = Array.isArray(ids) ? ids.flatMap((id) => documents.get(String(id)) ?? []) : [...documents.values()]
+  const only = (row: Row): Row =>
+    Array.isArray(fields) ? Object.fromEntries(Object.entries(row).filter(([name]) => fields.includes(name))) : row
+  const results = wanted.slice(Number(offset), Number(offset) + Number(limit)).map((row) => only(row as Row))
+  return { status: 200, body: { results, offset, limit, total: wanted.length } }
 }
 
 function setSettings(call: Call): Answered {
