@@ -23,21 +23,24 @@ const ConfigIn = Type.Object(
     variables: texts('what `${VAR}` in values of the file stands for; absent: `${VAR}` is a text'),
     files: texts('files that functions name as their `file`, by that name; bundled already'),
   },
-  { additionalProperties: false },
+  { additionalProperties: false, title: 'ConfigInput' },
 )
 const checkConfig = checker(ConfigIn)
 
 const Form = Type.Union([Type.Object({}, { additionalProperties: true }), Type.Null()])
-const Change = Type.Object({
-  resource_type: Type.Union([...RESOURCE_TYPES, 'api_token', 'user'].map((type) => Type.Literal(type))),
-  action: Type.Union(
-    ['create', 'update', 'delete'].map((action) => Type.Literal(action)),
-    { description: 'delete: the file lacks it, and it stays; an API token that a file made goes' },
-  ),
-  name: Type.String(),
-  old: Form,
-  new: Form,
-})
+const Change = Type.Object(
+  {
+    resource_type: Type.Union([...RESOURCE_TYPES, 'api_token', 'user'].map((type) => Type.Literal(type))),
+    action: Type.Union(
+      ['create', 'update', 'delete'].map((action) => Type.Literal(action)),
+      { description: 'delete: the file lacks it, and it stays; an API token that a file made goes' },
+    ),
+    name: Type.String(),
+    old: Form,
+    new: Form,
+  },
+  { title: 'ConfigChange' },
+)
 const outcome = {
   changes: Type.Array(Change, { description: 'entries of the file as they were and will be; secrets are shown in part' }),
   actions: Type.Array(Type.Object({ description: Type.String() }), {
@@ -45,7 +48,7 @@ const outcome = {
   }),
   notices: Type.Array(Type.String(), { description: 'what should be known, and stops nothing' }),
 }
-const PlanOut = Type.Object(outcome)
+const PlanOut = Type.Object(outcome, { title: 'Plan' })
 const ApplyOut = Type.Object({
   resources: Type.Array(
     Type.Object({ resource_type: Type.String(), id: Type.String(), name: Type.String() }, { additionalProperties: true }),

@@ -71,55 +71,69 @@ const table = Type.Optional(
   }),
 )
 const ignored = readOnly('used_by', 'warnings')
-const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields, ...ignored }, strict)
-const FunctionPatch = Type.Object({ name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields, ...ignored }, strict)
+const FunctionIn = Type.Object({ name: FunctionName, type: FunctionKind, ...fields, ...ignored }, { ...strict, title: 'FunctionInput' })
+const FunctionPatch = Type.Object(
+  { name: Type.Optional(FunctionName), type: Type.Optional(FunctionKind), ...fields, ...ignored },
+  { ...strict, title: 'FunctionChange' },
+)
 const TestIn = Type.Object(
   { type: FunctionKind, code: fields.code, path: fields.path, sink_type: fields.sink_type, sink, database, table, messages },
   strict,
 )
 const StoredTestIn = Type.Object({ sink, database, table, messages }, strict)
-const FunctionOut = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  name: Type.String(),
-  type: FunctionKind,
-  description: Type.Union([Type.String(), Type.Null()]),
-  code: Type.Optional(Type.String()),
-  path: Type.Optional(Type.String()),
-  sink_type: Type.Optional(Type.String({ description: 'of type routing' })),
-  used_by: Type.Array(Type.String(), { description: 'names of sinks' }),
-})
-const SavedOut = Type.Object({
-  ...FunctionOut.properties,
-  warnings: Type.Optional(
-    Type.Array(Type.String(), {
-      description: 'why it fails on the last messages of a sink that has it, or on an example; it is saved all the same',
-    }),
-  ),
-})
-const TestOut = Type.Object({
-  data: Type.Array(
-    Type.Object({
-      input: Type.Unknown(),
-      synthetic: Type.Optional(Type.Literal(true, { description: 'no message of the table was there: input is made up for its columns' })),
-      output: Type.Optional(Type.Unknown({ description: 'what it returned; of a filter true or false' })),
-      routing: Type.Optional(
-        Type.Object({}, { additionalProperties: true, description: 'of type routing: the result with all that it leaves out' }),
-      ),
-      parameters: Type.Optional(Type.Array(Type.Array(Type.String()), { description: 'of type enrichment: what the query was given' })),
-      error: Type.Optional(
-        Type.Object({
-          code: Type.String(),
-          message: Type.String(),
-          line: Type.Optional(Type.Integer()),
-          column: Type.Optional(Type.Integer()),
-          file: Type.Optional(Type.String({ description: 'of a bundle: where line and column are' })),
-        }),
-      ),
-      time_us: Type.Integer(),
-      logs: Type.Array(Type.String()),
-    }),
-  ),
-})
+const FunctionOut = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    name: Type.String(),
+    type: FunctionKind,
+    description: Type.Union([Type.String(), Type.Null()]),
+    code: Type.Optional(Type.String()),
+    path: Type.Optional(Type.String()),
+    sink_type: Type.Optional(Type.String({ description: 'of type routing' })),
+    used_by: Type.Array(Type.String(), { description: 'names of sinks' }),
+  },
+  { title: 'Function' },
+)
+const SavedOut = Type.Object(
+  {
+    ...FunctionOut.properties,
+    warnings: Type.Optional(
+      Type.Array(Type.String(), {
+        description: 'why it fails on the last messages of a sink that has it, or on an example; it is saved all the same',
+      }),
+    ),
+  },
+  { title: 'SavedFunction' },
+)
+const TestOut = Type.Object(
+  {
+    data: Type.Array(
+      Type.Object({
+        input: Type.Unknown(),
+        synthetic: Type.Optional(
+          Type.Literal(true, { description: 'no message of the table was there: input is made up for its columns' }),
+        ),
+        output: Type.Optional(Type.Unknown({ description: 'what it returned; of a filter true or false' })),
+        routing: Type.Optional(
+          Type.Object({}, { additionalProperties: true, description: 'of type routing: the result with all that it leaves out' }),
+        ),
+        parameters: Type.Optional(Type.Array(Type.Array(Type.String()), { description: 'of type enrichment: what the query was given' })),
+        error: Type.Optional(
+          Type.Object({
+            code: Type.String(),
+            message: Type.String(),
+            line: Type.Optional(Type.Integer()),
+            column: Type.Optional(Type.Integer()),
+            file: Type.Optional(Type.String({ description: 'of a bundle: where line and column are' })),
+          }),
+        ),
+        time_us: Type.Integer(),
+        logs: Type.Array(Type.String()),
+      }),
+    ),
+  },
+  { title: 'FunctionTest' },
+)
 
 const checkIn = checker(FunctionIn)
 const checkPatch = checker(FunctionPatch)

@@ -26,18 +26,21 @@ export const FILE_DESTINATIONS: DestinationSchemas = new Map([...DESTINATIONS, .
 export const STORED_DESTINATIONS: DestinationSchemas = new Map([...FILE_DESTINATIONS, ...settingsOf([changeRetention])])
 
 /** A destination as it is shown. */
-export const AnyDestination = Type.Union([
-  ...DESTINATIONS.values(),
-  Type.Object(
-    {
-      type: Type.Union(
-        UNSUPPORTED_TYPES.map(({ type }) => Type.Literal(type)),
-        { description: 'not supported yet; the sink is paused' },
-      ),
-    },
-    { additionalProperties: true },
-  ),
-])
+export const AnyDestination = Type.Union(
+  [
+    ...DESTINATIONS.values(),
+    Type.Object(
+      {
+        type: Type.Union(
+          UNSUPPORTED_TYPES.map(({ type }) => Type.Literal(type)),
+          { description: 'not supported yet; the sink is paused' },
+        ),
+      },
+      { additionalProperties: true, title: 'UnsupportedDestination' },
+    ),
+  ],
+  { title: 'Destination' },
+)
 
 /** Whether a destination keeps one document per key. */
 export const isKeyed = ({ type }: Readonly<{ type: string }>): boolean => PUSH_TYPES.get(type)?.keyed ?? false

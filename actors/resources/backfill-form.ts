@@ -26,28 +26,31 @@ const nullable = <T extends 'text' | 'number' | 'time'>(type: T, description?: s
   })
 
 /** The schema of a backfill in an answer. */
-export const BackfillOut = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  sink_consumer: Type.String({ description: 'name of the sink' }),
-  state: Type.Union(BACKFILL_STATES.map((state) => Type.Literal(state))),
-  table: Type.String({ description: 'schema.table' }),
-  sort_column: nullable('text'),
-  start_position: nullable('text'),
-  where: nullable('text'),
-  max_timeout_ms: Type.Integer(),
-  rows_initial_count: nullable('number', 'about how many rows there are; null: not known yet'),
-  rows_processed_count: Type.Integer({ description: 'rows that were read' }),
-  rows_ingested_count: Type.Integer({ description: 'rows that were written for the sink: those that no newer change made needless' }),
-  rows_per_second: nullable('number', 'of its last pages; null where it does not run'),
-  seconds_left: nullable('number', 'at that speed, about; null where that is not known'),
-  waiting: nullable('text', 'why it stands still although it is active'),
-  error: Type.Union([Type.Object({ code: Type.String(), message: Type.String() }), Type.Null()], { description: 'why it failed' }),
-  inserted_at: Type.String({ format: 'date-time' }),
-  updated_at: Type.String({ format: 'date-time' }),
-  completed_at: nullable('time'),
-  canceled_at: nullable('time'),
-  failed_at: nullable('time'),
-})
+export const BackfillOut = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    sink_consumer: Type.String({ description: 'name of the sink' }),
+    state: Type.Union(BACKFILL_STATES.map((state) => Type.Literal(state))),
+    table: Type.String({ description: 'schema.table' }),
+    sort_column: nullable('text'),
+    start_position: nullable('text'),
+    where: nullable('text'),
+    max_timeout_ms: Type.Integer(),
+    rows_initial_count: nullable('number', 'about how many rows there are; null: not known yet'),
+    rows_processed_count: Type.Integer({ description: 'rows that were read' }),
+    rows_ingested_count: Type.Integer({ description: 'rows that were written for the sink: those that no newer change made needless' }),
+    rows_per_second: nullable('number', 'of its last pages; null where it does not run'),
+    seconds_left: nullable('number', 'at that speed, about; null where that is not known'),
+    waiting: nullable('text', 'why it stands still although it is active'),
+    error: Type.Union([Type.Object({ code: Type.String(), message: Type.String() }), Type.Null()], { description: 'why it failed' }),
+    inserted_at: Type.String({ format: 'date-time' }),
+    updated_at: Type.String({ format: 'date-time' }),
+    completed_at: nullable('time'),
+    canceled_at: nullable('time'),
+    failed_at: nullable('time'),
+  },
+  { title: 'Backfill' },
+)
 
 /** A backfill that is shown. @property waiting why it stands still although it is active, where that is known */
 export type ShownBackfill = Backfill & Readonly<{ waiting?: string | undefined }>
@@ -105,12 +108,12 @@ export const BackfillIn = Type.Object(
     max_timeout_ms: Type.Optional(how.max_timeout_ms),
     ...readOnly(),
   },
-  strict,
+  { ...strict, title: 'BackfillInput' },
 )
 /** The schema of a change of a backfill. */
 export const BackfillPatch = Type.Object(
   { state: Type.Union(['active', 'paused', 'cancelled'].map((state) => Type.Literal(state))), ...readOnly() },
-  strict,
+  { ...strict, title: 'BackfillChange' },
 )
 const checkIn = checker(BackfillIn)
 const checkPatch = checker(BackfillPatch)
@@ -164,7 +167,7 @@ const FirstBackfill = Type.Object(
     sort_column: how.sort_column,
     start_position: how.start_position,
   },
-  strict,
+  { ...strict, title: 'InitialBackfill' },
 )
 /** The schema of the backfills that a new sink begins with. */
 export const InitialBackfillIn = Type.Union([Type.Boolean(), Type.Array(FirstBackfill, { maxItems: MAX_TABLES })], {

@@ -42,7 +42,7 @@ const SlotIn = Type.Object(
     init_sql: Type.Optional(Type.String({ minLength: 1, description: 'SQL that creates the publication' })),
     ...readOnly('postgres_database_id', 'state'),
   },
-  strict,
+  { ...strict, title: 'ReplicationSlotInput' },
 )
 
 /** The schema of a database in a request. */
@@ -62,7 +62,7 @@ export const DatabaseIn = Type.Object(
     primary: Type.Optional(Type.Union([PrimaryForm, Type.Null()], { description: `${PRIMARY_WORDS}; null: none` })),
     ...readOnly('tables_refreshed_at'),
   },
-  strict,
+  { ...strict, title: 'DatabaseInput' },
 )
 
 const ConnectionOut = {
@@ -77,50 +77,59 @@ const ConnectionOut = {
 }
 
 const Nullable = (schema: TSchema, description: string) => Type.Union([schema, Type.Null()], { description })
-const SlotStateOut = Type.Object({
-  wal_status: Nullable(Type.String(), 'as pg_replication_slots has it'),
-  confirmed_lag_bytes: Type.Number({ description: 'from the confirmed position to the end of the write-ahead log' }),
-  restart_lag_bytes: Type.Number({ description: 'what the server keeps for the slot' }),
-  safe_wal_size: Nullable(Type.Number(), 'bytes that may be written before the slot is lost; null: no bound is set'),
-  seconds_until_lost: Nullable(Type.Number(), 'at the rate of the last five minutes; null: not in sight'),
-  catalog_xmin_age: Nullable(Type.Number(), 'transactions since the one from which the catalogue is kept'),
-  oldest_transaction: Nullable(
-    Type.Object({
-      xid: Type.String(),
-      pid: Nullable(Type.Integer(), 'of its process; null: it is prepared'),
-      prepared: Nullable(Type.String(), 'its name, if it is prepared'),
-      seconds: Nullable(Type.Number(), 'its age; null: not shown to the user'),
-    }),
-    'the open transaction that began first: the slot does not move beyond it',
-  ),
-  spilled: Type.Object(
-    { transactions: Type.Integer(), times: Type.Integer(), bytes: Type.Number() },
-    { description: 'to the disk of the server, by decoding' },
-  ),
-})
+const SlotStateOut = Type.Object(
+  {
+    wal_status: Nullable(Type.String(), 'as pg_replication_slots has it'),
+    confirmed_lag_bytes: Type.Number({ description: 'from the confirmed position to the end of the write-ahead log' }),
+    restart_lag_bytes: Type.Number({ description: 'what the server keeps for the slot' }),
+    safe_wal_size: Nullable(Type.Number(), 'bytes that may be written before the slot is lost; null: no bound is set'),
+    seconds_until_lost: Nullable(Type.Number(), 'at the rate of the last five minutes; null: not in sight'),
+    catalog_xmin_age: Nullable(Type.Number(), 'transactions since the one from which the catalogue is kept'),
+    oldest_transaction: Nullable(
+      Type.Object({
+        xid: Type.String(),
+        pid: Nullable(Type.Integer(), 'of its process; null: it is prepared'),
+        prepared: Nullable(Type.String(), 'its name, if it is prepared'),
+        seconds: Nullable(Type.Number(), 'its age; null: not shown to the user'),
+      }),
+      'the open transaction that began first: the slot does not move beyond it',
+    ),
+    spilled: Type.Object(
+      { transactions: Type.Integer(), times: Type.Integer(), bytes: Type.Number() },
+      { description: 'to the disk of the server, by decoding' },
+    ),
+  },
+  { title: 'SlotState' },
+)
 
 /** The schema of a database in an answer. */
-export const DatabaseOut = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  name: Name,
-  ...ConnectionOut,
-  use_local_tunnel: Type.Boolean(),
-  pool_size: Type.Integer(),
-  queue_interval: Type.Integer(),
-  queue_target: Type.Integer(),
-  annotations: Type.Object({}, { additionalProperties: true }),
-  replication_slots: Type.Array(
-    Type.Object({
-      id: Type.String({ format: 'uuid' }),
-      publication_name: Type.String(),
-      slot_name: Type.String(),
-      status: SlotStatus,
-      state: Nullable(SlotStateOut, 'as it stood some seconds ago; null: not known'),
-    }),
-  ),
-  primary: Type.Optional(Type.Object(ConnectionOut)),
-  health: HealthOut,
-})
+export const DatabaseOut = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    name: Name,
+    ...ConnectionOut,
+    use_local_tunnel: Type.Boolean(),
+    pool_size: Type.Integer(),
+    queue_interval: Type.Integer(),
+    queue_target: Type.Integer(),
+    annotations: Type.Object({}, { additionalProperties: true }),
+    replication_slots: Type.Array(
+      Type.Object(
+        {
+          id: Type.String({ format: 'uuid' }),
+          publication_name: Type.String(),
+          slot_name: Type.String(),
+          status: SlotStatus,
+          state: Nullable(SlotStateOut, 'as it stood some seconds ago; null: not known'),
+        },
+        { title: 'ReplicationSlot' },
+      ),
+    ),
+    primary: Type.Optional(Type.Object(ConnectionOut)),
+    health: HealthOut,
+  },
+  { title: 'Database' },
+)
 
 type Body = Readonly<Record<string, unknown>>
 /** A database that is to be created. @property create slot and publication are made where they are missing */

@@ -20,14 +20,22 @@ const ALIASES: Readonly<Record<string, string>> = {
 const options = { useDefaults: true, keywords: ['secret'] }
 const checks = new Map([...STORED_DESTINATIONS].map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
 
+/** The name of a type of destination in programs: `redis_stream` is `RedisStreamDestination`. */
+const titleOf = (type: string): string => `${type.replaceAll(/(?:^|_)([a-z])/g, (_, letter: string) => letter.toUpperCase())}Destination`
+
 /** The schema of a destination in a request: what it leaves out has a default, or stays. */
-export const DestinationIn = Type.Union([...DESTINATIONS.values()].map((schema) => Type.Partial(schema)))
+export const DestinationIn = Type.Union(
+  [...DESTINATIONS].map(([type, schema]) => Type.Partial(schema, { title: `${titleOf(type)}Input` })),
+  { title: 'DestinationInput' },
+)
 
 /** The schema of a destination as it is shown: of a secret there is not enough to have the form that a request needs. */
 export const DestinationOut = Type.Unsafe<Destination>(
   JSON.parse(JSON.stringify(AnyDestination), (_, schema: unknown) => {
-    const { secret, type, description } = fieldsOf(schema)
-    return secret === true && type === 'string' ? { type, description } : schema
+    const { secret, type, description, properties } = fieldsOf(schema)
+    if (secret === true && type === 'string') return { type, description }
+    const kind = fieldsOf(fieldsOf(properties)['type'])['const']
+    return typeof kind === 'string' ? { ...fieldsOf(schema), title: titleOf(kind) } : schema
   }) as TSchema, // JSON of a schema is one
 )
 

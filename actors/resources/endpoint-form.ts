@@ -22,15 +22,18 @@ const Headers = Type.Union(
 )
 
 /** The schema of an HTTP endpoint in an answer. */
-export const EndpointOut = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  name: Name,
-  url: Type.Optional(Type.String()),
-  local: Type.Optional(Type.Literal(true)),
-  path: Type.Optional(Type.String({ description: 'of a local one' })),
-  headers: HeaderMap,
-  encrypted_headers: Type.Record(Type.String(), Type.String(), { description: 'values are shown only in part' }),
-})
+export const EndpointOut = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    name: Name,
+    url: Type.Optional(Type.String()),
+    local: Type.Optional(Type.Literal(true)),
+    path: Type.Optional(Type.String({ description: 'of a local one' })),
+    headers: HeaderMap,
+    encrypted_headers: Type.Record(Type.String(), Type.String(), { description: 'values are shown only in part' }),
+  },
+  { title: 'HttpEndpoint' },
+)
 
 /** The schema of an HTTP endpoint in a request, and in an entry of `http_endpoints`. */
 export const EndpointIn = Type.Object(
@@ -50,7 +53,7 @@ export const EndpointIn = Type.Object(
     ),
     ...readOnly(),
   },
-  { additionalProperties: false },
+  { additionalProperties: false, title: 'HttpEndpointInput' },
 )
 
 const MAX_URL = 4096

@@ -35,18 +35,21 @@ const OPTIONAL = { status, actions, filters, retention } as const
 /** The schema of a change retention in a request, and in an entry of `change_retentions`. */
 export const RetentionIn = Type.Object(
   { ...FIELDS, ...Object.fromEntries(Object.entries(OPTIONAL).map(([name, field]) => [name, Type.Optional(field)])), ...readOnly() },
-  { additionalProperties: false },
+  { additionalProperties: false, title: 'ChangeRetentionInput' },
 )
 /** The schema of an update of a change retention: none of its fields is required. */
-export const RetentionPatch = Type.Partial(RetentionIn)
+export const RetentionPatch = Type.Partial(RetentionIn, { title: 'ChangeRetentionChange' })
 /** The schema of a change retention in an answer. */
-export const RetentionOut = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  ...FIELDS,
-  ...OPTIONAL,
-  retention: Type.Union([Type.Integer(), Type.String(), Type.Null()]),
-  health: HealthOut,
-})
+export const RetentionOut = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    ...FIELDS,
+    ...OPTIONAL,
+    retention: Type.Union([Type.Integer(), Type.String(), Type.Null()]),
+    health: HealthOut,
+  },
+  { title: 'ChangeRetention' },
+)
 
 const check = checker(RetentionIn)
 type RetentionIn = Static<typeof RetentionIn>

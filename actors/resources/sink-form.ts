@@ -26,11 +26,14 @@ import { BackfillOut, backfillOut, initialBackfill, InitialBackfillIn, type Show
 const nullable = (name: keyof typeof SourceFilter.properties) => Type.Union([Type.Array(Type.String()), Type.Null()], { description: name })
 
 /** The schema of the health of a sink in an answer. */
-export const HealthOut = Type.Object({
-  name: Type.String(),
-  status: Type.Union(['healthy', 'warning', 'error', 'initializing', 'paused'].map((status) => Type.Literal(status))),
-  checks: Type.Array(Type.Object({ name: Type.String(), status: Type.String(), error: Type.Optional(Type.Unknown()) })),
-})
+export const HealthOut = Type.Object(
+  {
+    name: Type.String(),
+    status: Type.Union(['healthy', 'warning', 'error', 'initializing', 'paused'].map((status) => Type.Literal(status))),
+    checks: Type.Array(Type.Object({ name: Type.String(), status: Type.String(), error: Type.Optional(Type.Unknown()) })),
+  },
+  { title: 'Health' },
+)
 
 /** Settings that are shown as they are stored. */
 // prettier-ignore
@@ -40,25 +43,31 @@ const SHOWN_ALIKE = [
 ] as const
 
 /** The schema of a sink in an answer. */
-export const SinkOut = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  name: Name,
-  status: SinkSettings.properties.status,
-  database: Name,
-  source: Type.Object({
-    include_schemas: nullable('include_schemas'),
-    exclude_schemas: nullable('exclude_schemas'),
-    include_tables: nullable('include_tables'),
-    exclude_tables: nullable('exclude_tables'),
-  }),
-  tables: Type.Array(TableSettings),
-  actions: SinkSettings.properties.actions,
-  destination: DestinationOut,
-  ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, Type.String({ description: 'name of a function, or "none"' })])),
-  ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, SinkSettings.properties[name]])),
-  active_backfills: Type.Array(BackfillOut, { description: 'those that are active or paused, newest first' }),
-  health: HealthOut,
-})
+export const SinkOut = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    name: Name,
+    status: SinkSettings.properties.status,
+    database: Name,
+    source: Type.Object(
+      {
+        include_schemas: nullable('include_schemas'),
+        exclude_schemas: nullable('exclude_schemas'),
+        include_tables: nullable('include_tables'),
+        exclude_tables: nullable('exclude_tables'),
+      },
+      { title: 'Source' },
+    ),
+    tables: Type.Array(TableSettings),
+    actions: SinkSettings.properties.actions,
+    destination: DestinationOut,
+    ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, Type.String({ description: 'name of a function, or "none"' })])),
+    ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, SinkSettings.properties[name]])),
+    active_backfills: Type.Array(BackfillOut, { description: 'those that are active or paused, newest first' }),
+    health: HealthOut,
+  },
+  { title: 'Sink' },
+)
 
 /** Shows a sink, of its secrets only enough to know them. @param backfills of it that have not ended */
 export function sinkOut(sink: Sink, health: Health, backfills: readonly ShownBackfill[] = []): Record<string, unknown> {
@@ -112,7 +121,7 @@ export const SinkPatch = Type.Object(
     initial_backfill: Type.Optional(InitialBackfillIn),
     ...LEFT_OUT,
   },
-  { additionalProperties: false },
+  { additionalProperties: false, title: 'SinkInput' },
 )
 const check = schemaCheck(Type.Partial(Type.Object(settable)), { formats: { uuid: true } })
 

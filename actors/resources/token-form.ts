@@ -42,22 +42,25 @@ export const TokenIn = Type.Object(
     ),
     ...readOnly(),
   },
-  strict,
+  { ...strict, title: 'ApiKeyInput' },
 )
 const NULLABLE_TIME = Type.Union([Type.String(), Type.Null()])
 /** The schema of an API token in answers. */
-export const TokenOut = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  name: Type.String(),
-  inserted_at: Type.String(),
-  scopes: Type.Array(Type.String()),
-  sinks: Type.Union([Type.Array(Type.String()), Type.Null()], { description: 'of the scope receive' }),
-  expires_at: NULLABLE_TIME,
-  last_used_at: Type.Union([Type.String(), Type.Null()], { description: 'to about a minute' }),
-  made_by: Type.Union([Type.Literal('file'), Type.Literal('apply'), Type.Literal('api'), Type.Null()], {
-    description: 'the file of the start, a file that a client applied, or the API; null: it is not known',
-  }),
-})
+export const TokenOut = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    name: Type.String(),
+    inserted_at: Type.String(),
+    scopes: Type.Array(Type.String()),
+    sinks: Type.Union([Type.Array(Type.String()), Type.Null()], { description: 'of the scope receive' }),
+    expires_at: NULLABLE_TIME,
+    last_used_at: Type.Union([Type.String(), Type.Null()], { description: 'to about a minute' }),
+    made_by: Type.Union([Type.Literal('file'), Type.Literal('apply'), Type.Literal('api'), Type.Null()], {
+      description: 'the file of the start, a file that a client applied, or the API; null: it is not known',
+    }),
+  },
+  { title: 'ApiKey' },
+)
 
 const checkEntry = checker(TokenEntry)
 const checkIn = checker(TokenIn)

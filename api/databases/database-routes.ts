@@ -28,27 +28,33 @@ const MAX_BYTES = 1_048_576
 const ShowSensitive = Type.Object({
   show_sensitive: Type.Optional(Type.Boolean({ description: 'true: passwords are shown whole, for which the scope admin is needed' })),
 })
-const Slot = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  slot_name: Type.String(),
-  publication_name: Type.String(),
-  postgres_database_id: Type.String({ format: 'uuid' }),
-  status: Type.String({ description: 'active or disabled' }),
-})
-const TableOut = Type.Object({
-  schema: Type.String(),
-  name: Type.String(),
-  partitioned: Type.Boolean(),
-  partition_root: Type.Union([Type.String(), Type.Null()], { description: 'of a partition: the partitioned table at the top' }),
-  published: Type.Boolean({ description: 'its changes come, under its own name' }),
-  published_as: Type.Union([Type.String(), Type.Null()], { description: 'of a partition: the table under whose name its changes come' }),
-  primary_key: Type.Array(Type.String()),
-  replica_identity: Type.String({ description: 'default, full, index or nothing' }),
-  replica_identity_columns: Type.Array(Type.String(), { description: 'what Postgres sends of a deleted or changed row' }),
-  row_level_security: Type.Boolean({ description: 'the user of the database sees only some of its rows: backfills read no others' }),
-  unlogged: Type.Boolean({ description: 'its changes can’t be streamed' }),
-  may_select: Type.Boolean({ description: 'the user of the database may read it, as backfills do' }),
-})
+const Slot = Type.Object(
+  {
+    id: Type.String({ format: 'uuid' }),
+    slot_name: Type.String(),
+    publication_name: Type.String(),
+    postgres_database_id: Type.String({ format: 'uuid' }),
+    status: Type.String({ description: 'active or disabled' }),
+  },
+  { title: 'Replication' },
+)
+const TableOut = Type.Object(
+  {
+    schema: Type.String(),
+    name: Type.String(),
+    partitioned: Type.Boolean(),
+    partition_root: Type.Union([Type.String(), Type.Null()], { description: 'of a partition: the partitioned table at the top' }),
+    published: Type.Boolean({ description: 'its changes come, under its own name' }),
+    published_as: Type.Union([Type.String(), Type.Null()], { description: 'of a partition: the table under whose name its changes come' }),
+    primary_key: Type.Array(Type.String()),
+    replica_identity: Type.String({ description: 'default, full, index or nothing' }),
+    replica_identity_columns: Type.Array(Type.String(), { description: 'what Postgres sends of a deleted or changed row' }),
+    row_level_security: Type.Boolean({ description: 'the user of the database sees only some of its rows: backfills read no others' }),
+    unlogged: Type.Boolean({ description: 'its changes can’t be streamed' }),
+    may_select: Type.Boolean({ description: 'the user of the database may read it, as backfills do' }),
+  },
+  { title: 'Table' },
+)
 const TestOut = Type.Object({ success: Type.Boolean(), reason: Type.Optional(Type.String()), code: Type.Optional(Type.String()) })
 
 /** Makes the routes of databases. */

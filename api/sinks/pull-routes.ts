@@ -91,12 +91,15 @@ const Message = Type.Object(
       Type.Unknown({ description: 'nested shape: record, changes, action and metadata; or what the sink’s transform returned' }),
     ),
   },
-  { description: 'One message; which keys stand beside ack_id depends on the shape.' },
+  { title: 'Message', description: 'One message; which keys stand beside ack_id depends on the shape.' },
 )
-const Messages = Type.Object({
-  data: Type.Array(Message),
-  ack_token: Type.Optional(Type.String({ description: 'Where it was asked for and there are messages: stands for the ack_id of each.' })),
-})
+const Messages = Type.Object(
+  {
+    data: Type.Array(Message),
+    ack_token: Type.Optional(Type.String({ description: 'Where it was asked for and there are messages: stands for the ack_id of each.' })),
+  },
+  { title: 'Messages' },
+)
 
 const FLAT_PATHS = ['/api/http_pull_consumers/{id_or_name}']
 const NESTED_PATHS = ['/api/sequin_streams/{id_or_name}', '/api/tailrace_streams/{id_or_name}']

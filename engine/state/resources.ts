@@ -28,7 +28,7 @@ export const TableSettings = Type.Object(
     name: Type.String({ description: 'schema.table; without a schema: public' }),
     group_column_names: Type.Optional(Type.Union([Type.Array(Type.String(), { minItems: 1 }), Type.Null()])),
   },
-  { additionalProperties: false },
+  { additionalProperties: false, title: 'TableSettings' },
 )
 
 const partitions = {

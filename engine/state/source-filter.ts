@@ -12,6 +12,7 @@ export const SourceFilter = Type.Object(
   },
   {
     additionalProperties: false,
+    title: 'SourceFilter',
     description: 'which tables it takes: include_ or exclude_schemas, include_ or exclude_tables; {} takes all that are published',
   },
 )
