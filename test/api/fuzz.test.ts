@@ -6,6 +6,7 @@ import { test } from 'node:test'
 import { Agent, request } from 'undici'
 import { message, TOKEN } from './scripted-engine.ts'
 import { serve, type Fixture } from './api-fixture.ts'
+import { LONG } from '../faults/size.ts'
 import fc from '../services/fast-check.ts'
 
 const RECEIVE = '/api/http_pull_consumers/goods/receive'
@@ -18,7 +19,7 @@ const TARGETS = [
 ] as const
 const TIME_LIMIT_MS = 30_000
 /** fast-check prints seed and path of a failing run: put them beside numRuns to replay it. */
-const RUNS = { numRuns: 150 } as const
+const RUNS = { numRuns: LONG ? 150 : 60 }
 
 type Sent = { method: string; path: string; body?: string | Uint8Array; headers?: Record<string, string>; query?: string }
 

@@ -8,7 +8,7 @@ import { pass, until } from '../waiting.ts'
 import { withoutPython } from './python.ts'
 import { PROGRAMS, ReaderProgram, type Handled } from './reader-program.ts'
 
-const ROWS = 200
+const ROWS = 100
 const VERSIONS = 8
 const ALL = ROWS * VERSIONS
 /** A message that was neither settled nor given back would come too late for the test. */
@@ -25,7 +25,7 @@ for (const [language, program] of Object.entries(PROGRAMS)) {
       for (let stops = 0; handled.length < ALL; stops++) {
         await using reader = new ReaderProgram(program, service, { sink: 'rows', concurrency: 8, workMs: 20, handled })
         const before = handled.length
-        await until('messages are handled', () => handled.length >= Math.min(before + 300, ALL))
+        await until('messages are handled', () => handled.length >= Math.min(before + 250, ALL))
         const { code, said } = await reader.end('SIGTERM')
         assert.deepEqual([code, said], [0, ''])
         assert.ok(stops < 50)
@@ -40,7 +40,7 @@ for (const [language, program] of Object.entries(PROGRAMS)) {
     const { service, handled, writing } = run
     const random = new Random(7)
     const seen = () => new Set(handled.map(({ id, v }) => id * 1_000 + v)).size
-    for (let kills = 0; kills < 6; kills++) {
+    for (let kills = 0; kills < 4; kills++) {
       const reader = new ReaderProgram(program, service, { sink: 'rows', concurrency: 8, workMs: 20, handled })
       const before = seen()
       await until('messages are handled', () => seen() >= Math.min(before + 100, ALL))

@@ -17,11 +17,11 @@ import { NetProxy } from './net-proxy.ts'
 import { Service, SLOT } from './service.ts'
 import { until } from '../waiting.ts'
 
-const ROWS = 16_000
-/** A thousand rows take a quarter of a second and more. */
+const ROWS = 8_000
+/** A thousand rows take half a second and more. */
 const SLOW = 'public.slowly(id)'
 const TABLE = `create function slowly(int) returns boolean language plpgsql stable
-  as $$ begin if $1 % 40 = 0 then perform pg_sleep(0.01); end if; return true; end $$;
+  as $$ begin if $1 % 20 = 0 then perform pg_sleep(0.01); end if; return true; end $$;
   create table item (id int primary key, name text); insert into item select i, 'n' || i from generate_series(1, ${ROWS}) i; analyze item`
 const FIRST = 1_000
 const MAX_TIMEOUT_MS = 10_000
@@ -124,7 +124,7 @@ for (const binaries of machinePostgres().slice(-1))
     await untilReplayed(primary)
     await standby.stop('fast')
     execFileSync('cp', ['-a', join(primary.folder, 'pg_replslot', SLOT), join(standby.folder, 'pg_replslot', SLOT)])
-    const lost = (await copying.read()) + 3_000 // the standby never has what is written from here on
+    const lost = (await copying.read()) + 1_500 // the standby never has what is written from here on
     await source.query(`update item set name = 'lost' where id between $1 and $1 + 10`, [lost])
     await copying.reached(lost + 11)
     await primary.kill()

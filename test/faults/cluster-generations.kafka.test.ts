@@ -53,8 +53,8 @@ for (const seed of seeds(1)) {
       }
       assert.equal((await random.pick(nodes).patch('/api/sinks/one', { partitions: EDITED.partitions })).status, 200)
       const edits = new ReaderEdits(scenario, EDITED)
-      const { paused, partitions, selection, replayed } = edits.kinds
-      const some = random.shuffled(LONG ? Object.values(edits.kinds) : [paused, partitions, selection, replayed])
+      const { paused, selection, replayed } = edits.kinds
+      const some = random.shuffled(LONG ? Object.values(edits.kinds) : [paused, selection, replayed])
       for (const edit of [...some, () => edits.copied()]) {
         await edit()
         await scenario.untilMore(MEANWHILE)
