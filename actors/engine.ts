@@ -123,6 +123,7 @@ export class Engine {
   /** the resources that have taken effect here */
   #applied: ResourceLists = NO_RESOURCES
   #appliedPrint: string | undefined
+  #appliedBackfills: readonly RunningBackfill[] | undefined
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
   /** by database */
@@ -410,9 +411,10 @@ export class Engine {
     if (changes.goneSinks.length > 0) this.#oldTopics.ring()
     await Promise.all(marks)
     for (const source of this.#sources.values()) source.backfills.look()
+    if (now.backfills !== this.#appliedBackfills) this.#failedBackfills.ring()
     this.#applied = now
     this.#appliedPrint = now.print
-    this.#failedBackfills.ring()
+    this.#appliedBackfills = now.backfills
     if (changes.reselected) this.#publications.ring() // it asks each source on a session of its own
   }
 

@@ -8,9 +8,12 @@ import { Rounds } from '../engine/bell.ts'
 import type { HealthCheck } from '../engine/status.ts'
 
 const RETRY_MS = 2_000
+/** All generations are looked at in each round. */
+const REST_MS = 1_000
 
 /** Deletes topics that nobody reads any more, now and then, and soon after a ring says that a generation has ended. */
 export class OldTopicsSweep extends Rounds {
+  protected override readonly restMs = REST_MS
   readonly #query: Query
   readonly #log: Log
   readonly #logger: Logger

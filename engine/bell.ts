@@ -1,3 +1,5 @@
+import { setTimeout as pause } from 'node:timers/promises'
+
 /** Wakes the one loop that waits on it. A ring before the wait is not lost; many count as one. */
 export class Bell {
   #rung = false
@@ -35,6 +37,8 @@ export class Bell {
 export abstract class Rounds extends Bell implements Disposable {
   readonly #ended = new AbortController()
   protected readonly signal: AbortSignal = this.#ended.signal
+  /** A ring waits until the round before it is over for so many milliseconds: rings that come in between share a round. */
+  protected readonly restMs: number = 0
   #isFailing = false
   #running: Promise<void> = Promise.resolve()
 
@@ -63,8 +67,11 @@ export abstract class Rounds extends Bell implements Disposable {
   async #run(): Promise<void> {
     while (!this.signal.aborted) {
       const timer = await this.#next()
+      const rested = performance.now() + this.restMs
       await this.wait(this.signal)
       clearTimeout(timer)
+      const leftMs = rested - performance.now()
+      if (leftMs > 0) await pause(leftMs, undefined, { signal: this.signal, ref: false }).catch(() => undefined)
     }
   }
 

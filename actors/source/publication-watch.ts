@@ -22,6 +22,8 @@ const EVERY_MS_WITH_GAPS = 15_000
 const LIMIT_MS = 30_000
 /** Edits often come several at once. */
 const GATHER_MS = 100
+/** What is asked costs a server with hundreds of tables more than an edit does. */
+const REST_MS = 2_000
 
 /** Tells what is wrong with the tables of a sink: not published, or grouped by what Postgres doesn't tell of deleted rows. */
 type Gap = PublicationGap | Readonly<{ code: 'group_outside_identity'; message: string }>
@@ -34,6 +36,7 @@ type Known = Readonly<{ databases: readonly Database[]; sinks: readonly Sink[] }
  * made or edited, or that a source begins to stream.
  */
 export class PublicationWatch extends Rounds {
+  protected override readonly restMs = REST_MS
   readonly #known: () => Known
   readonly #logger: Logger
   /** by sink; empty: everything is published */
