@@ -23,7 +23,7 @@ type SavedRouting = Readonly<{ version: SavedVersion; waits: boolean }>
  */
 export async function saveRouting(
   store: Pick<Store, 'transaction'>,
-  resources: Pick<ResourceStore, 'load'>,
+  resources: Pick<ResourceStore, 'load' | 'loaded'>,
   of: Routed,
 ): Promise<SavedRouting> {
   const lock = { table: 'source_database', id: of.databaseId, how: 'no key update' } as const
@@ -36,16 +36,43 @@ export async function saveRouting(
   }
 }
 
-async function nextRouting(query: Query, resources: Pick<ResourceStore, 'load'>, { databaseId, versions }: Routed): Promise<SavedRouting> {
-  const { sinks } = await resources.load(query) // before their generations, so that each of them has one
-  const [known, waits, newest] = await Promise.all([
-    unroutedGenerations(query, databaseId),
-    waitsForFormer(query, databaseId),
-    versions.newest(query),
-  ])
-  const taking = sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
-  const routing = waits ? await ownTopics(query, taking, known) : await sharedStreams(query, taking, known, newest?.routing)
-  return { version: await versions.save(query, routing, newest), waits }
+async function nextRouting(
+  query: Query,
+  resources: Pick<ResourceStore, 'load' | 'loaded'>,
+  { databaseId, versions }: Routed,
+): Promise<SavedRouting> {
+  const asked = () => Promise.all([unroutedGenerations(query, databaseId), waitsForFormer(query, databaseId), versions.newest(query)])
+  const { loaded } = resources
+  const [now, found] = await Promise.all([resources.load(query), asked()])
+  // sinks that had to be read were read after their generations, and each of them has to have one
+  const [known, waits, newest] = now === loaded ? found : await asked()
+  const taking = now.sinks.filter((sink) => sink.databaseId === databaseId && sink.status !== 'disabled')
+  const writes = new Writes(query)
+  const routing = waits
+    ? ownTopics(writes, taking, known)
+    : await sharedStreams(query, writes, { sinks: taking, known, former: newest?.routing })
+  const [version] = await Promise.all([versions.save(query, routing, newest), writes.done()])
+  return { version, waits }
+}
+
+/** Statements of a transaction that are sent in one go, for none of them needs the answer to another. */
+class Writes {
+  readonly #query: Query
+  readonly #asked: Promise<unknown>[] = []
+
+  constructor(query: Query) {
+    this.#query = query
+  }
+
+  add(sql: string, params: readonly unknown[]): void {
+    const asked = ask(this.#query, sql, params)
+    asked.catch(() => undefined) // told by `done`, unless what comes first fails before
+    this.#asked.push(asked)
+  }
+
+  async done(): Promise<void> {
+    await Promise.all(this.#asked)
+  }
 }
 
 /** Tells whether an edit of a sink concerns its source in no way, so that no new routing version is needed. */
@@ -72,20 +99,17 @@ function shapeNow(sink: Sink, newest: Newest | undefined): Readonly<{ shape: Gen
 /**
  * Sinks of one shape read one stream. A shape that the newest version has keeps its stream; any other gets a new one, whose
  * topic never had that name before (docs/rules.md, rule 43).
- * @param unrouted generations that the newest version does not have yet, and those of sinks that read nothing in it; any other sink
- *   goes on as that version says
- * @param former the newest version
+ * @param of `known`: generations that the newest version does not have yet, and those of sinks that read nothing in it; any other sink
+ *   goes on as that version says. `former`: the newest version
  */
 async function sharedStreams(
   query: Query,
-  sinks: readonly Sink[],
-  unrouted: ReadonlyMap<string, Newest>,
-  former: Routing | undefined,
+  writes: Writes,
+  { sinks, known: unrouted, former }: Readonly<{ sinks: readonly Sink[]; known: ReadonlyMap<string, Newest>; former: Routing | undefined }>,
 ): Promise<Routing> {
   const read = new Map((former?.readers ?? []).map((reader) => [reader.sinkId, reader]))
-  const isOwn = (topic: string) => former?.readers.some((reader) => reader.topic === topic && ownTopic(reader) === topic)
   const byTopic = new Map((former?.streams ?? []).map((stream) => [stream.topic, stream]))
-  const byShape = new Map((former?.streams ?? []).flatMap((stream) => (isOwn(stream.topic) ? [] : [[streamText(stream), stream] as const])))
+  let byShape: Map<string, RoutedStream> | undefined
   const streams = new Map<string, RoutedStream>()
   const readers: RoutedReader[] = []
   for (const sink of sinks) {
@@ -99,6 +123,7 @@ async function sharedStreams(
     }
     const { shape, stream: wanted } = shapeNow(sink, newest)
     const text = streamText(wanted)
+    byShape ??= sharedByShape(former) // most edits need none of it
     const stream = byShape.get(text) ?? { ...wanted, topic: await newTopic(query) }
     byShape.set(text, stream)
     const { topic } = stream
@@ -106,25 +131,27 @@ async function sharedStreams(
     let generation = newest?.generation ?? 0
     if (!newest || (newest.topic !== undefined && newest.topic !== topic) || (newest.topic === topic && !read.has(sink.id))) {
       generation++
-      await ask(query, 'insert into tailrace.generation (sink_id, generation, shape, topic) values ($1::uuid, $2, $3::jsonb, $4)', [
+      writes.add('insert into tailrace.generation (sink_id, generation, shape, topic) values ($1::uuid, $2, $3::jsonb, $4)', [
         sink.id,
         generation,
         JSON.stringify(shape),
         topic,
       ])
     } else if (newest.topic === undefined)
-      await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [
-        sink.id,
-        generation,
-        topic,
-      ])
+      writes.add('update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [sink.id, generation, topic])
     readers.push({ sinkId: sink.id, generation, topic, actions: sink.actions })
   }
   return { streams: [...streams.values()], readers }
 }
 
+/** Gives the streams that sinks may share, by shape. */
+function sharedByShape({ streams, readers }: Routing = { streams: [], readers: [] }): Map<string, RoutedStream> {
+  const own = new Set(readers.flatMap((reader) => (ownTopic(reader) === reader.topic ? [reader.topic] : [])))
+  return new Map(streams.flatMap((stream) => (own.has(stream.topic) ? [] : [[streamText(stream), stream] as const])))
+}
+
 /** Each generation has a topic of its own, and only what it takes is written there. */
-async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMap<string, Newest>): Promise<Routing> {
+function ownTopics(writes: Writes, sinks: readonly Sink[], known: ReadonlyMap<string, Newest>): Routing {
   const streams: RoutedStream[] = []
   const readers: RoutedReader[] = []
   for (const sink of sinks) {
@@ -134,11 +161,7 @@ async function ownTopics(query: Query, sinks: readonly Sink[], known: ReadonlyMa
     const generation = newest?.generation ?? 1
     const topic = ownTopic({ sinkId: sink.id, generation })
     if (newest && newest.topic === undefined)
-      await ask(query, 'update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [
-        sink.id,
-        generation,
-        topic,
-      ])
+      writes.add('update tailrace.generation set topic = $3 where sink_id = $1::uuid and generation = $2', [sink.id, generation, topic])
     streams.push({ ...stream, topic, only: sink.id, actions: sink.actions, ...(splitsKeyChanges && { splitsKeyChanges }) })
     readers.push({ sinkId: sink.id, generation, topic, actions: sink.actions })
   }

@@ -45,7 +45,7 @@ for (const isFormer of [false, true]) {
       await edit(2, 3)
       return { ...resources, sinks: [{ ...SINK, partitions: 2 }] }
     }
-    await saveRouting(store, { load }, { databaseId: DATABASE.id, versions: new StoredVersions(DATABASE.id) })
+    await saveRouting(store, { load, loaded: undefined }, { databaseId: DATABASE.id, versions: new StoredVersions(DATABASE.id) })
     const { rows } = await store.query('select streams, sinks from routing_version')
     const [{ streams, sinks }] = rows as [Record<'streams' | 'sinks', readonly { partitions: number }[] | null>]
     assert.deepEqual(
@@ -72,7 +72,7 @@ test('a version that another one has overtaken is made anew from that one', asyn
     )
   const { version } = await saveRouting(
     { transaction },
-    { load: async () => ({ ...resources, sinks: [SINK] }) },
+    { load: async () => ({ ...resources, sinks: [SINK] }), loaded: undefined },
     { databaseId: DATABASE.id, versions: new StoredVersions(DATABASE.id) },
   )
   assert.deepEqual([version.version, version.readers.map(({ sinkId, generation }) => [sinkId, generation])], [2, [[SINK.id, 1]]])
