@@ -34,7 +34,7 @@ export function changesOf(
     const { type: resource_type, name, whole, shown } = one
     const was = known.get(keyOf(one))
     if (!was) return [{ resource_type, action: 'create', name, old: null, new: shown }]
-    if (isDeepStrictEqual(was.whole, whole)) return []
+    if (was === one || isDeepStrictEqual(was.whole, whole)) return []
     const secrets = ([key, value]: [string, unknown]) =>
       [key, withChangedSecrets({ old: was.whole[key], new: whole[key] }, { old: was.shown[key], new: value })] as const
     return [{ resource_type, action: 'update', name, old: was.shown, new: Object.fromEntries(Object.entries(shown).map(secrets)) }]

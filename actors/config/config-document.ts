@@ -77,8 +77,8 @@ export function parseConfig(
 }
 
 /**
- * Holds what the account has already: a document may give its secrets as they are shown, and they stay. Functions have no secrets, and
- * their code would be much to hand to a thread. @property mayMove a stored password of a database may be sent to another server without
+ * Holds what the account has already and that has secrets: a document may give them as they are shown, and they stay. Functions have
+ * none, and their code would be much to hand to a thread. @property mayMove a stored password of a database may be sent to another server without
  * being given again; absent: it may not
  */
 export type StoredResources = Readonly<{ account?: StoredAccount; mayMove?: boolean }> & Omit<ResourceLists, 'functions'>

@@ -3,7 +3,9 @@ import { EngineError } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import { ownLists, type ResourceStore, type Resources } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
+import { secretFields } from '../../engine/state/destinations.ts'
 import type { Store } from '../../engine/state/store.ts'
+import { STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { applyConfig, type ConfigOutcome } from './config-apply.ts'
 import type { ConfigDocument, StoredResources } from './config-document.ts'
@@ -120,7 +122,9 @@ export class ConfigEdits {
   }
 }
 
+/** Gives what has secrets; all else a reading thread would get for nothing. */
 function storedOf(resources: Resources, account: Account): StoredResources {
-  const { functions: _, ...withSecrets } = ownLists(resources, account.id)
-  return { account, ...withSecrets }
+  const { databases, endpoints, sinks } = ownLists(resources, account.id)
+  const secretSinks = sinks.filter(({ destination }) => secretFields(STORED_DESTINATIONS, destination.type).length > 0)
+  return { account, databases, endpoints, sinks: secretSinks }
 }

@@ -16,17 +16,21 @@ import { withoutVariables } from './config-reader.ts'
  */
 export type ExportedResource = Readonly<{ type: ResourceType; id: string; name: string; whole: Form; shown: Form }>
 
+/** By the resource as it is stored, which is the same object until it is written: most are exported again and again as they were. */
+const EXPORTED = new WeakMap<object, Readonly<{ partitions: number; one: ExportedResource }>>()
+
 /** Gives the resources of an account, in the order of a file. */
 export function exportedResources(lists: ResourceLists, ofAccount: string, defaults: ExportDefaults): readonly ExportedResource[] {
   const exported = <T extends ResourceType>(type: T): ExportedResource[] => {
     const { entry } = RESOURCE_FORMS[type]
-    return ownList(lists, type, ofAccount).map((one) => ({
-      type,
-      id: one.id,
-      name: userName(one.name),
-      whole: entry(one, (text) => text, defaults),
-      shown: entry(one, obfuscated, defaults),
-    }))
+    return ownList(lists, type, ofAccount).map((stored) => {
+      const before = EXPORTED.get(stored)
+      if (before?.partitions === defaults.partitions) return before.one
+      const whole = entry(stored, (text) => text, defaults)
+      const one = { type, id: stored.id, name: userName(stored.name), whole, shown: entry(stored, obfuscated, defaults) }
+      EXPORTED.set(stored, { ...defaults, one })
+      return one
+    })
   }
   return RESOURCE_TYPES.flatMap((type) => exported(type))
 }
