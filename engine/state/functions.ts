@@ -37,6 +37,24 @@ export function unfitFunction(
   return undefined
 }
 
-/** Gives the sinks that have a function. */
-export const usersOf = ({ accountId, name }: Pick<StoredFunction, 'accountId' | 'name'>, sinks: readonly Sink[]): readonly Sink[] =>
-  sinks.filter((sink) => sink.accountId === accountId && FUNCTION_FIELDS.some((field) => sink[field] === name))
+/** For each list of sinks those that have a function, by account and name: a list of functions asks for all of them. */
+const USERS = new WeakMap<readonly Sink[], ReadonlyMap<string, readonly Sink[]>>()
+
+/** Gives the sinks that have a function. @param sinks a list that does not change any more */
+export function usersOf({ accountId, name }: Pick<StoredFunction, 'accountId' | 'name'>, sinks: readonly Sink[]): readonly Sink[] {
+  let users = USERS.get(sinks)
+  if (!users) USERS.set(sinks, (users = usersByFunction(sinks)))
+  return users.get(`${accountId} ${name}`) ?? []
+}
+
+function usersByFunction(sinks: readonly Sink[]): ReadonlyMap<string, readonly Sink[]> {
+  const users = new Map<string, Sink[]>()
+  for (const sink of sinks)
+    for (const name of new Set(FUNCTION_FIELDS.flatMap((field) => sink[field] ?? []))) {
+      const key = `${sink.accountId} ${name}`
+      const others = users.get(key)
+      if (others) others.push(sink)
+      else users.set(key, [sink])
+    }
+  return users
+}
