@@ -33,6 +33,7 @@ import type { DatabaseInput, ResourceType, SinkInput, StoredOf } from '../../eng
 import type { Account } from '../../engine/state/resources.ts'
 import { isOutsideIdentity, missingNames, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
+import { keyInUse } from '../../engine/state/vault-rotation.ts'
 import { sinkNames } from '../resources/sink-names.ts'
 import { wrongTable } from '../../sinks/change-retention.ts'
 import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
@@ -98,20 +99,22 @@ export async function applyConfig(given: ConfigDocument, options: ApplyOptions):
   const made: Provisioned[] = []
   try {
     const former = account ?? (await accountNamed(store.query, given.account))
-    const known = await knownTo(store.query, resources, former)
-    const streamed = await storedNames(store.query, 'source_database', former)
+    const [known, streamed, sinks] = await Promise.all([
+      knownTo(store.query, resources, former),
+      storedNames(store.query, 'source_database', former),
+      storedNames(store.query, 'sink', former),
+    ])
     const { databases, away, unpublished, actions } = await provisionAll(given, { ...options, known, streamed, findings, made })
     const document = { ...given, databases }
     const held = await checkNames(document, { known, away, findings })
     await checkTables(document, { known, away, findings })
-    const sinks = await storedNames(store.query, 'sink', former)
     const backfills = await initialBackfills(document, { known, sinks, away, unpublished, findings })
     const functions = await buildFunctions(document, { ...options, known, findings })
     return await store.transaction(
       async (query) => {
         const owner = account ?? (await resources.saveAccount(query, document.account))
-        const stored = await knownTo(query, resources, owner)
-        const edit = { query, resources, account: owner, stored }
+        const [stored, key] = await Promise.all([knownTo(query, resources, owner), keyInUse(query)])
+        const edit = { query, resources, account: owner, stored, key }
         const userChanges = await writeUsers(document, edit, ({ line, email }, error) =>
           findings.wrong({ line, named: `user "${email}"` }, error),
         )

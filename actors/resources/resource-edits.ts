@@ -20,8 +20,9 @@ import type {
   StoredOf,
 } from '../../engine/state/resource-store.ts'
 import type { Account, Sink } from '../../engine/state/resources.ts'
-import { missingNames, namesToCheck, refuseMissing } from '../../engine/state/source-names.ts'
+import { NameChecks, namesToCheck, refuseMissing } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
+import { keyInUse, type KeyInUse } from '../../engine/state/vault-rotation.ts'
 import { changeOf } from './audited-changes.ts'
 import { beginBackfills } from './backfill-edits.ts'
 import { sinkNames } from './sink-names.ts'
@@ -34,6 +35,8 @@ export type Edit = Readonly<{
   account: Account
   /** what is stored at that moment */
   stored: ResourceLists
+  /** by which secrets are encrypted */
+  key: KeyInUse
 }>
 
 /** Describes what an edit of a type of resource has to look at. All of it throws VALIDATION_FAILED where the edit is refused. */
@@ -106,14 +109,17 @@ export async function saveResource<T extends ResourceType>(
   { input, before }: Readonly<{ input: InputOf<T>; before: StoredOf<T> | undefined }>,
 ): Promise<StoredOf<T>> {
   const rules: EditRules<T> = RULES[type]
-  const { query, resources, account } = edit
+  const { query, resources, account, key } = edit
   if (ownOf(edit, type).some(({ id, name }) => name === input.name && id !== before?.id))
     throw new EngineError('VALIDATION_FAILED', `another ${NOUN_OF[type]} is named "${userName(input.name)}"`, { name: 'is taken' })
   rules.refuse?.(edit, input, before)
   if (before && input.name !== before.name) await resources.rename(query, type, before, input.name)
-  const stored = await resources.save(query, type, { account, input, before })
-  const change = changeOf(type, { before, after: stored }, resources.defaults)
-  if (change) await record(query, [change])
+  const databaseId = 'database' in input ? ownOf(edit, 'database').find(({ name }) => name === input.database)?.id : undefined
+  const beside = async (after: StoredOf<T>) => {
+    const change = changeOf(type, { before, after }, resources.defaults)
+    if (change) await record(query, [change])
+  }
+  const stored = await resources.save(query, type, { account, input, before, databaseId, key, beside })
   return before || !rules.begun ? stored : rules.begun(edit, stored, input)
 }
 
@@ -128,6 +134,7 @@ type EditsOptions = Readonly<{
 /** Creates, changes and deletes resources for the API. */
 export class ResourceEdits {
   readonly #options: EditsOptions
+  readonly #names = new NameChecks()
 
   constructor(options: EditsOptions) {
     this.#options = options
@@ -137,8 +144,11 @@ export class ResourceEdits {
   async create<T extends ResourceType>(type: T, account: Account, input: InputOf<T>): Promise<StoredOf<T>> {
     await this.#refuseMissingNames(account, input)
     const whole = await this.#withBackfills(account, input)
-    const created = await this.#edit(account, (edit) => saveResource(edit, type, { input: whole, before: undefined }))
-    await this.#options.takeIn()
+    const { loaded, created } = await this.#edit(account, async (edit, loaded) => {
+      return { loaded, created: await saveResource(edit, type, { input: whole, before: undefined }) }
+    })
+    const isAlone = !('hasBackfills' in created) || !created.hasBackfills
+    await this.#options.takeIn(isAlone ? this.#options.resources.afterSaved(loaded, type, created.id) : undefined)
     return created
   }
 
@@ -164,16 +174,19 @@ export class ResourceEdits {
   /** Deletes a resource with everything that is kept of it. @throws EngineError VALIDATION_FAILED, RESOURCE_IN_USE: another one needs it */
   async delete(type: ResourceType, id: string): Promise<void> {
     const { accountId } = this.#now(type, id)
-    await this.#edit({ id: accountId, name: '' }, (edit) => deleteResource(edit, type, id))
-    await this.#options.takeIn()
+    const loaded = await this.#edit({ id: accountId, name: '' }, async (edit, loaded) => {
+      await deleteResource(edit, type, id)
+      return loaded
+    })
+    await this.#options.takeIn(this.#options.resources.afterDeleted(loaded, type, id))
   }
 
   /** One edit of an account at a time, of all processes: each begins with what the one before it left. */
   #edit<T>(account: Account, work: (edit: Edit, loaded: Resources) => Promise<T>): Promise<T> {
     const { store, resources } = this.#options
     return store.transaction(async (query) => {
-      const stored = await resources.load(query)
-      return work({ query, resources, account, stored }, stored)
+      const [stored, key] = await Promise.all([resources.load(query), keyInUse(query)])
+      return work({ query, resources, account, stored, key }, stored)
     }, accountLock(account.id))
   }
 
@@ -182,8 +195,9 @@ export class ResourceEdits {
     if (!('source' in input)) return
     const database = listOf(this.#options.cache, 'database').find((one) => one.accountId === id && one.name === input.database)
     const names = sinkNames(input)
-    if (database)
-      refuseMissing(await missingNames(database.connection, known && 'source' in known ? namesToCheck(names, known, input.status) : names))
+    if (!database) return // it will be refused
+    const asked = known && 'source' in known ? namesToCheck(names, known, input.status) : names
+    refuseMissing(await this.#names.missing(database.connection, asked))
   }
 
   /** Looks up which backfills a sink begins with, before anything is locked. @throws EngineError VALIDATION_FAILED, SOURCE_UNREACHABLE … */
@@ -216,9 +230,8 @@ async function deleteResource<T extends ResourceType>(edit: Edit, type: T, id: s
   const rules: EditRules<T> = RULES[type]
   const before = ownOf(edit, type).find((one) => one.id === id)
   if (before) rules.refuseForUsers?.(edit, before)
-  await edit.resources.delete(edit.query, type, id)
   const change = changeOf(type, { before }, edit.resources.defaults)
-  if (change) await record(edit.query, [change])
+  await Promise.all([edit.resources.delete(edit.query, type, id), change && record(edit.query, [change])])
 }
 
 function refuseSink(edit: Edit, input: SinkInput, before: Sink | undefined): void {

@@ -21,7 +21,7 @@ import {
 import type { Connection } from '../postgres/client-config.ts'
 import { RowMemory, versionOf } from './row-memory.ts'
 import type { Vault } from './secrets.ts'
-import { keyInUse } from './vault-rotation.ts'
+import { keyInUse, type KeyInUse } from './vault-rotation.ts'
 import type { RowLock } from './store.ts'
 import { renameSinkInTokens } from './token-store.ts'
 
@@ -172,11 +172,21 @@ const SINK = {
   hasBackfills: 'boolean',
 } as const
 
-/** @property before the resource as it is stored; absent: it may be new */
-type Saving<T extends ResourceType> = Readonly<{ query: Query; account: Account; before?: StoredOf<T> | undefined }>
+/**
+ * @property before the resource as it is stored; absent: it may be new @property databaseId of a sink that is known to be new; absent:
+ * it is looked up @property key by which secrets are encrypted; absent: it is asked for @property beside writes what else is to be
+ * written of it, in one go with what belongs to it
+ */
+type Saving<T extends ResourceType> = Readonly<{
+  query: Query
+  account: Account
+  before?: StoredOf<T> | undefined
+  databaseId?: string | undefined
+  key?: KeyInUse
+  beside?: (stored: StoredOf<T>) => Promise<void>
+}>
 type Values = Readonly<Record<string, unknown>>
-/** The print of the key by which secrets are encrypted; undefined: the vault's own. */
-type KeyInUse = Readonly<{ keyPrint: string | undefined }>
+type KeyPrint = Readonly<{ keyPrint: string | undefined }>
 
 /** How a value of another table is read, and how a statement that writes gives it back. */
 type Joined = Readonly<{ from?: string; read: string; returned: string }>
@@ -190,7 +200,7 @@ type StoredTable<T extends ResourceType> = Readonly<{
   /** columns that stay as they were first written */
   kept?: readonly string[]
   /** Gives the columns that hold something else than the field of their name. */
-  encode?: (input: InputOf<T>, saving: Saving<T> & KeyInUse) => Values | Promise<Values>
+  encode?: (input: InputOf<T>, saving: Saving<T> & KeyPrint) => Values | Promise<Values>
   decode: (row: Row) => StoredOf<T>
   /** Writes what belongs to it. */
   saved?: (query: Query, stored: StoredOf<T>, before: StoredOf<T> | undefined) => Promise<void>
@@ -297,13 +307,13 @@ export class ResourceStore {
   async save<T extends ResourceType>(
     query: Query,
     type: T,
-    { input, account, before }: Omit<Saving<T>, 'query'> & Readonly<{ input: InputOf<T> }>,
+    { input, account, before, databaseId, key, beside }: Omit<Saving<T>, 'query'> & Readonly<{ input: InputOf<T> }>,
   ): Promise<StoredOf<T>> {
     const { table, columns, joined = {}, kept = [], encode, decode, saved }: StoredTable<T> = this.#tables[type]
     const fields = Object.entries(input).filter(([field]) => field in columns && !(field in joined) && !(field in OWN))
     const values = {
       ...Object.fromEntries(fields),
-      ...(await encode?.(input, { query, account, before, keyPrint: await keyInUse(query) })),
+      ...(encode && (await encode(input, { query, account, before, databaseId, keyPrint: (key ?? (await keyInUse(query))).print }))),
     }
     const names = Object.keys(values)
     const renewed = names.filter((name) => !kept.includes(name)).map((name) => `${columnOf(name)} = excluded.${columnOf(name)}`)
@@ -318,7 +328,7 @@ export class ResourceStore {
     if (!row) throw new Error(`the row that was saved in ${table} was not answered`)
     this.#rows.wrote(LISTS[type], row)
     const stored = decode(row)
-    await saved?.(query, stored, before)
+    await Promise.all([saved?.(query, stored, before), beside?.(stored)])
     return stored
   }
 
@@ -366,8 +376,27 @@ export class ResourceStore {
    */
   afterSaved(before: Resources, type: ResourceType, id: string): Resources | undefined {
     const list = LISTS[type]
-    const after = this.#rows.committed(list, id, before.print)
+    return this.#after(before, list, this.#rows.committed(list, id, before.print))
+  }
+
+  /** Gives, as `afterSaved` does, what there is when such a transaction has deleted this resource. */
+  afterDeleted(before: Resources, type: ResourceType, id: string): Resources | undefined {
+    const list = LISTS[type]
+    const hadBackfills = before.backfills.some(({ sinkId }) => sinkId === id) // they go with it
+    return hadBackfills ? undefined : this.#after(before, list, this.#rows.removed(list, id, before.print))
+  }
+
+  #after(
+    before: Resources,
+    list: (typeof LISTS)[ResourceType],
+    after: (Pick<Resources, 'print'> & Readonly<{ rows: Readonly<Record<string, readonly unknown[]>> }>) | undefined,
+  ): Resources | undefined {
     return after && (this.#loaded = { ...before, print: after.print, [list]: after.rows[list] })
+  }
+
+  /** What was loaded last. */
+  get loaded(): Resources | undefined {
+    return this.#loaded
   }
 
   /** Whether nothing was loaded since. */
@@ -382,10 +411,11 @@ export class ResourceStore {
   /** A sink keeps its partitions where it doesn't say how many; the secrets of its destination are stored apart from the rest. */
   async #sinkValues(
     { destination, ...input }: SinkInput,
-    { query, account, before, keyPrint }: Saving<'sink'> & KeyInUse,
+    { query, account, before, databaseId: known, keyPrint }: Saving<'sink'> & KeyPrint,
   ): Promise<Values> {
     const { name, status, database, ...given } = input
-    const { databaseId, partitions } = before ?? (await placeOf(query, account, { name, database }))
+    const found = known === undefined ? undefined : { databaseId: known, partitions: undefined }
+    const { databaseId, partitions } = before ?? found ?? (await placeOf(query, account, { name, database }))
     const kept = partitions ?? this.defaults.partitions
     const fitting = destination.type === 'sequin_stream' ? Math.min(kept, given.max_ack_pending) : kept // each needs a share of it
     const hidden = new Set(secretFields(this.#destinations, destination.type))

@@ -28,6 +28,7 @@ type Found = Readonly<{ print: string; horizon: string; entries: readonly Entry[
 const STATE = { print: 'text', horizon: 'text', id: 'text?' } as const
 const ENTRY = { kind: 'text', id: 'text', name: 'text', version: 'text' } as const
 const VERSIONED = { id: 'text', version: 'text' } as const
+const NAMED = { ...VERSIONED, name: 'text' } as const
 
 type RememberedTable<T> = Readonly<{
   /** Gives `id`, `name` and `version` of each row, and as `writer` the transaction that wrote it. */
@@ -40,8 +41,9 @@ type RememberedTable<T> = Readonly<{
 /** @property print differs whenever the rows do */
 type Remembered<T> = Readonly<{ print: string; rows: { readonly [K in keyof T]: readonly T[K][] } }>
 
-/** by id, ordered by name */
-type Known = ReadonlyMap<string, Entry & Readonly<{ decoded: unknown }>>
+type DecodedRow = Entry & Readonly<{ decoded: unknown }>
+/** by id, ordered by name, as its bytes are */
+type Known = ReadonlyMap<string, DecodedRow>
 
 /** @property horizon the oldest transaction that had not ended when it was read */
 type Memory<T> = Readonly<{ known: ReadonlyMap<string, Known>; horizon: string; remembered: Remembered<T> }>
@@ -53,7 +55,7 @@ export class RowMemory<T extends Record<string, unknown>> {
   readonly #all: string
   readonly #since: string
   /** by id: those that were written here and have not been read since */
-  readonly #written = new Map<string, Versioned & Readonly<{ decoded: unknown }>>()
+  readonly #written = new Map<string, DecodedRow>()
   #memory: Memory<T> | undefined
 
   /** @param tables by the name that their rows get here; each decodes what its own statement gives */
@@ -66,7 +68,7 @@ export class RowMemory<T extends Record<string, unknown>> {
       state as (select coalesce(sum(version), 0)::text as print, pg_snapshot_xmin(pg_current_snapshot())::xid as horizon from entry)`
     const found = `select state.print, state.horizon, entry.kind, entry.id, entry.name, entry.version from state left join entry`
     this.#print = `${state} select print from state`
-    this.#all = `${state} ${found} on true order by entry.kind, entry.name`
+    this.#all = `${state} ${found} on true order by entry.kind, entry.name collate "C"`
     this.#since = `${state} ${found} on state.print <> $1 and age(entry.writer) <= age($2::xid)`
   }
 
@@ -79,25 +81,45 @@ export class RowMemory<T extends Record<string, unknown>> {
   /** Takes in a row that was written here, so that the next reading need not fetch it. @param row as its statement gave it back */
   wrote(kind: keyof T & string, row: Row): void {
     const table = this.#tables.get(kind)
-    const { id, version } = rowOf(VERSIONED, row)
-    if (table) this.#written.set(id, { id, version, decoded: table.decode(row) })
+    const { id, name, version } = rowOf(NAMED, row)
+    if (table) this.#written.set(id, { kind, id, name, version, decoded: table.decode(row) })
   }
 
   /**
-   * A transaction that had read what is remembered and then wrote one row of it has been committed: what there is now is known without
-   * being read. What others have committed meanwhile the next reading finds.
+   * A transaction that had read what is remembered and then wrote one row of it, which may be a new one, has been committed: what there
+   * is now is known without being read. What others have committed meanwhile the next reading finds.
    * @param print of what it read. @returns undefined: something else was read since, or the row is another, so it is to be read
    */
   committed(kind: keyof T & string, id: string, print: string): Remembered<T> | undefined {
+    const written = this.#written.get(id)
+    const after = written && this.#with(kind, written, print)
+    if (after) this.#written.delete(id)
+    return after
+  }
+
+  /**
+   * A transaction that had read what is remembered and then deleted one row of it, and none beside it, has been committed, as `committed`
+   * has it.
+   */
+  removed(kind: keyof T & string, id: string, print: string): Remembered<T> | undefined {
+    return this.#with(kind, { id }, print)
+  }
+
+  /** @param row as it is now; its id alone: there is none any more */
+  #with(kind: keyof T & string, row: DecodedRow | Readonly<{ id: string }>, print: string): Remembered<T> | undefined {
     const memory = this.#memory
     const known = memory?.known.get(kind)
-    const before = known?.get(id)
-    const written = this.#written.get(id)
-    if (!memory || !known || !before || !written || memory.remembered.print !== print) return undefined
-    this.#written.delete(id)
-    const now = new Map(known).set(id, { ...before, ...written }) // in its place
-    const rows = { ...memory.remembered.rows, [kind]: [...now.values()].map(({ decoded }) => decoded) }
-    const remembered = { print: String(BigInt(print) - BigInt(before.version) + BigInt(written.version)), rows }
+    if (!memory || !known || memory.remembered.print !== print) return undefined
+    const before = known.get(row.id)
+    const isThere = 'version' in row
+    if (!before && !isThere) return undefined
+    const others = [...known.values()].filter(({ id }) => id !== row.id)
+    const place = isThere ? others.findIndex(({ name }) => name > row.name) : -1
+    const entries = isThere ? others.toSpliced(place < 0 ? others.length : place, 0, row) : others
+    const rows = { ...memory.remembered.rows, [kind]: entries.map(({ decoded }) => decoded) }
+    const sum = BigInt(print) - BigInt(before?.version ?? 0) + BigInt(isThere ? row.version : 0)
+    const remembered = { print: String(sum), rows }
+    const now = new Map(entries.map((entry) => [entry.id, entry]))
     this.#memory = { known: new Map(memory.known).set(kind, now), horizon: memory.horizon, remembered }
     return remembered
   }

@@ -3,7 +3,7 @@
  * sink that gets nothing, or groups by nothing, without a word. Asked when a sink is made or changed; a source that is away
  * can't be asked, and then its sinks are taken as they are.
  */
-import { Client } from 'pg'
+import { Client, Pool } from 'pg'
 import { EngineError } from '../errors.ts'
 import type { SinkSettings } from './resources.ts'
 import { rowsOf } from '../postgres/rows.ts'
@@ -21,6 +21,15 @@ type Missing<T extends SourceName = SourceName> = T & Readonly<{ isOutsideIdenti
 
 /** Someone waits for the answer, and can do without it. */
 const LIMIT_MS = 3_000
+/** To open a session takes many times what is asked on it, and edits often come one after the other: so long it waits for another one. */
+const REST_MS = 5_000
+const MAX_SESSIONS = 4
+
+const settingsOf = (connection: Connection) => ({
+  ...accountClient(connection, 'tailrace set-up'),
+  connectionTimeoutMillis: LIMIT_MS,
+  query_timeout: LIMIT_MS,
+})
 
 /**
  * Lists every name of a table or column that a sink has, tables in full.
@@ -69,11 +78,7 @@ export const namesToCheck = (
  */
 export async function missingNames<T extends SourceName>(connection: Connection, names: readonly T[]): Promise<readonly Missing<T>[]> {
   if (names.length === 0) return []
-  const client = new Client({
-    ...accountClient(connection, 'tailrace set-up'),
-    connectionTimeoutMillis: LIMIT_MS,
-    query_timeout: LIMIT_MS,
-  })
+  const client = new Client(settingsOf(connection))
   client.on('error', () => {})
   try {
     await client.connect()
@@ -85,22 +90,48 @@ export async function missingNames<T extends SourceName>(connection: Connection,
   }
 }
 
+/** Asks sources as `missingNames` does, on sessions that rest for some seconds, because edits often come one after the other. */
+export class NameChecks {
+  /** by the connection as it is stored: another one has sessions of its own */
+  readonly #pools = new WeakMap<Connection, Pool>()
+
+  async missing<T extends SourceName>(connection: Connection, names: readonly T[]): Promise<readonly Missing<T>[]> {
+    if (names.length === 0) return []
+    const pool = this.#poolOf(connection)
+    return missingOf((sql, params) => pool.query<Record<string, unknown>>(sql, params && [...params]), names).catch(() => [])
+  }
+
+  #poolOf(connection: Connection): Pool {
+    const known = this.#pools.get(connection)
+    if (known) return known
+    const pool = new Pool({ ...settingsOf(connection), max: MAX_SESSIONS, idleTimeoutMillis: REST_MS, allowExitOnIdle: true })
+    pool.on('error', () => undefined) // the next question opens another session
+    this.#pools.set(connection, pool)
+    return pool
+  }
+}
+
 /** Asks which of the names are not there; of a table that isn't, its columns are left out. @param query of the source */
 export async function missingOf<T extends SourceName>(query: Query, names: readonly T[]): Promise<readonly Missing<T>[]> {
   if (names.length === 0) return []
-  const schemas = await query('select nspname::text as name from pg_namespace where nspname = any ($1)', [
-    [...new Set(names.filter(({ kind }) => kind === 'schema').map(({ name }) => name))],
-  ])
-  const tables = await query(
-    `select n.nspname || '.' || c.relname as name,
+  const named = (wanted: SourceName['kind']) => [...new Set(names.flatMap(({ kind, name }) => (kind === wanted ? [name] : [])))]
+  const [schemaNames, tableNames] = [named('schema'), named('table')]
+  const none = { rows: [] }
+  const schemas =
+    schemaNames.length > 0 ? await query('select nspname::text as name from pg_namespace where nspname = any ($1)', [schemaNames]) : none
+  const tables =
+    tableNames.length === 0
+      ? none
+      : await query(
+          `select n.nspname || '.' || c.relname as name,
          array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns,
          array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
            and (c.relreplident = 'f' or exists (select from pg_index i where i.indrelid = c.oid and a.attnum = any (i.indkey)
              and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end))) as identity
        from pg_class c join pg_namespace n on n.oid = c.relnamespace
        where c.relkind in ('r', 'p') and n.nspname || '.' || c.relname = any ($1)`,
-    [[...new Set(names.filter(({ kind }) => kind === 'table').map(({ name }) => name))]],
-  )
+          [tableNames],
+        )
   const there = new Set(rowsOf({ name: 'text' }, schemas).map(({ name }) => name))
   const columns = { name: 'text', columns: 'texts', identity: 'texts' } as const
   const known = new Map(rowsOf(columns, tables).map((table) => [table.name, table]))

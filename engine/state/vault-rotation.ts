@@ -15,10 +15,13 @@ const SECRETS = [
   ['sink', 'secrets'],
 ] as const
 
-/** Reads the print of the key by which secrets are encrypted, and holds it for the transaction. @returns undefined: none was rotated yet */
-export async function keyInUse(query: Query): Promise<string | undefined> {
+/** The key by which secrets are encrypted. @property print undefined: none was rotated yet, and it is the vault's own */
+export type KeyInUse = Readonly<{ print: string | undefined }>
+
+/** Reads which key secrets are encrypted by, and holds that for the transaction. */
+export async function keyInUse(query: Query): Promise<KeyInUse> {
   const [row] = rowsOf({ print: 'text?' }, await query('select print from vault_key for share'))
-  return row?.print
+  return { print: row?.print }
 }
 
 /**

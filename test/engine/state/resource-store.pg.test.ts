@@ -202,10 +202,21 @@ test('what is stored after an edit is known without being read, as whoever reads
   assert.ok(resources.isNewest(known))
   assert.equal(await resources.load(store.query), known)
 
+  const made = await save('pallets', 7, resources)
+  const more = resources.afterSaved(known, 'sink', made.id) ?? assert.fail('a new one is not known')
+  assert.deepEqual(sizes(more), [1, 7, 2, 1])
+  assert.equal(await resources.load(store.query), more)
+  await resources.delete(store.query, 'sink', made.id)
+  const fewer = resources.afterDeleted(more, 'sink', made.id) ?? assert.fail('that it is gone is not known')
+  assert.deepEqual(fewer, known)
+  assert.equal(await resources.load(store.query), fewer)
+  await resources.delete(store.query, 'sink', made.id)
+  assert.equal(resources.afterDeleted(fewer, 'sink', made.id), undefined, 'it was gone already')
+
   await save('orders', 3, elsewhere)
   await resources.delete(store.query, 'sink', known.sinks[2]?.id ?? '')
   await save('returns', 4, resources)
-  assert.deepEqual(sizes(resources.afterSaved(known, 'sink', id) ?? assert.fail('it is not known')), [1, 4, 1])
+  assert.deepEqual(sizes(resources.afterSaved(fewer, 'sink', id) ?? assert.fail('it is not known')), [1, 4, 1])
   assert.deepEqual(sizes(await resources.load(store.query)), [3, 4])
 
   await save('returns', 5, resources)
