@@ -57,6 +57,7 @@ import { LIMITS, type Limits } from './limits.ts'
 import { refuseForeignPage, sessionSecret } from './http/session.ts'
 import { WrongTries } from './http/wrong-tries.ts'
 import { ROLES } from '../engine/state/users.ts'
+import { oidcOperations, type Oidc } from './oidc/oidc-routes.ts'
 import { userOperations, type UserPort } from './user-routes.ts'
 
 /** Says what the API serves, and where. */
@@ -74,6 +75,10 @@ export type ApiOptions = Readonly<{
   audit?: AuditPort
   /** absent: nobody signs in here */
   users?: UserPort
+  /** false: users sign in by OIDC alone; absent: by passwords, too */
+  hasPasswords?: boolean
+  /** absent: nobody signs in by OIDC */
+  oidc?: Oidc
   edits: ResourcePorts['edits']
   /** absent: backfills can't be managed here */
   backfills?: BackfillPorts['backfills']
@@ -122,7 +127,8 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
   const strangers = new Strangers({ connections: limits.strangers, requests: limits.strangeRequests })
   const app = newServer(options, limits, strangers)
   const wrongPasswords = new WrongTries(options.logger, { what: 'somebody tries passwords that are wrong', free: limits.wrongTokens })
-  const operations = operationsOf(options, { receives, wrongPasswords })
+  const failedSignIns = new WrongTries(options.logger, { what: 'sign-ins by OIDC failed', free: limits.wrongTokens })
+  const operations = operationsOf(options, { receives, wrongPasswords, failedSignIns })
   const wrongTokens = new WrongTries(options.logger, { what: 'requests came with API tokens that are not known', free: limits.wrongTokens })
   for (const operation of operations) addRoutes(app, operation, { ...options, wrongTokens, strangers })
   addOptions(app, operations)
@@ -133,7 +139,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     await app.close()
     throw portUnavailable('SERVER_PORT', host, port, cause)
   }
-  const stop = stopOnce(app, receives, [wrongTokens, wrongPasswords])
+  const stop = stopOnce(app, receives, [wrongTokens, wrongPasswords, failedSignIns])
   return { url: urlOf(app.server), operations, stop, [Symbol.asyncDispose]: () => stop() }
 }
 
@@ -146,6 +152,8 @@ function operationsOf(
     tokenEdits,
     audit,
     users,
+    hasPasswords = true,
+    oidc,
     edits,
     backfills,
     databases,
@@ -155,7 +163,7 @@ function operationsOf(
     cluster,
     makeTestUrl,
   }: ApiOptions,
-  { receives, wrongPasswords }: Readonly<{ receives: OpenReceives; wrongPasswords: WrongTries }>,
+  { receives, wrongPasswords, failedSignIns }: Readonly<{ receives: OpenReceives; wrongPasswords: WrongTries; failedSignIns: WrongTries }>,
 ): Operation[] {
   const operations = [
     ...pullOperations({ engine, resources, tokens, receives }),
@@ -170,7 +178,7 @@ function operationsOf(
     ...endpointOperations({ engine, resources, edits, ...(makeTestUrl && { makeTestUrl }) }),
     ...(tokenEdits ? tokenOperations(tokenEdits) : []),
     ...(audit ? auditOperations(audit) : []),
-    ...(users ? userOperations(users, wrongPasswords) : []),
+    ...(users ? [...userOperations({ users, wrongPasswords, hasPasswords, oidc }), ...oidcOperations(oidc, failedSignIns)] : []),
     ...(databases ? databaseOperations({ engine, resources, databases }) : []),
     ...sourceOperations({ engine, resources }),
     ...databaseCheckOperations({ resources }),

@@ -6,13 +6,14 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Type } from 'typebox'
 import { checker } from '../actors/resources/form.ts'
 import { SESSION_SECONDS, type From, type SignedIn, type UserEdits } from '../actors/resources/user-edits.ts'
-import { EngineError } from '../engine/errors.ts'
+import { EngineError, ERRORS } from '../engine/errors.ts'
 import { clientNetwork } from '../engine/net/ip-address.ts'
 import { MAX_PASSWORD, MIN_PASSWORD } from '../engine/state/passwords.ts'
 import { emailOf, ROLES, type Invitation, type Role, type User } from '../engine/state/users.ts'
-import { refuseForeignPage, sessionSecret, SESSION_COOKIE } from './http/session.ts'
+import { cookieText, refuseForeignPage, sessionSecret, SESSION_COOKIE } from './http/session.ts'
 import { objectBody, pathParameter, type Operation } from './http/operation.ts'
 import type { WrongTries } from './http/wrong-tries.ts'
+import { endAtIssuer, isSecure, type Oidc } from './oidc/oidc-routes.ts'
 
 /** The calls that the routes of users make. */
 export type UserPort = Pick<
@@ -54,6 +55,7 @@ const ChangeRole = Type.Object({ role: AnyRole }, strict)
 const UserOut = Type.Object({
   id: Type.String({ format: 'uuid' }),
   email: Type.String(),
+  name: Type.Union([Type.String(), Type.Null()], { description: 'as the OIDC issuer has it' }),
   role: Type.String(),
   account: Type.String(),
   inserted_at: Type.String(),
@@ -67,16 +69,25 @@ const InvitationOut = Type.Object({
 })
 const SessionOut = Type.Object({
   user: Type.Union([UserOut, Type.Null()], { description: 'who has signed in' }),
-  setup_needed: Type.Boolean({ description: 'there is no user yet' }),
+  setup_needed: Type.Boolean({ description: 'there is no admin yet' }),
+})
+const Ways = Type.Object({
+  password: Type.Boolean({ description: 'with email and password' }),
+  oidc: Type.Boolean({ description: 'by the link /api/session/oidc' }),
 })
 const Success = Type.Object({ success: Type.Literal(true) })
+const SignedOut = Type.Object({
+  ...Success.properties,
+  end_session_url: Type.Optional(Type.String({ description: 'of the OIDC issuer: a browser that goes there signs out there, too' })),
+})
 
 const [checkSignIn, checkSetUp, checkAccept] = [checker(SignIn), checker(SetUp), checker(Accept)]
 const [checkPassword, checkInvite, checkRole] = [checker(ChangePassword), checker(Invite), checker(ChangeRole)]
 
-const userOut = ({ id, email, role, account, insertedAt }: User) => ({
+const userOut = ({ id, email, name, role, account, insertedAt }: User) => ({
   id,
   email,
+  name: name ?? null,
   role,
   account: account.name,
   inserted_at: insertedAt.toISOString(),
@@ -89,8 +100,21 @@ const invitationOut = ({ id, email, role, insertedAt, expiresAt }: Invitation) =
   expires_at: expiresAt.toISOString(),
 })
 
-/** Makes the routes of users. @param wrongPasswords slows who tries passwords, by email and by address */
-export function userOperations(users: UserPort, wrongPasswords: WrongTries): Operation[] {
+type UserOptions = Readonly<{
+  users: UserPort
+  /** slows who tries passwords, by email and by address */
+  wrongPasswords: WrongTries
+  /** false: nobody signs in by a password */
+  hasPasswords: boolean
+  oidc: Oidc | undefined
+}>
+
+/** Makes the routes of users. */
+export function userOperations({ users, wrongPasswords, hasPasswords, oidc }: UserOptions): Operation[] {
+  /** @throws EngineError PASSWORDS_OFF */
+  const refuseWithoutPasswords = () => {
+    if (!hasPasswords) throw new EngineError('PASSWORDS_OFF', ERRORS.PASSWORDS_OFF.meaning)
+  }
   /** Does what takes a password: who has tried wrong ones waits before it, and who fails waits for the answer. @param by emails, if known */
   const slowed = async <T>({ ip }: FastifyRequest, by: readonly string[], work: () => Promise<T>): Promise<T> => {
     const tries = [clientNetwork(ip), ...by]
@@ -108,9 +132,11 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
     refuseForeignPage(request)
     const from = { address: request.ip, client: request.headers['user-agent']?.slice(0, 200) }
     const { user, secret } = await slowed(request, by, () => work(from))
-    reply.header('set-cookie', cookie(request, secret, SESSION_SECONDS))
+    reply.header('set-cookie', sessionCookie(request, secret, SESSION_SECONDS))
     return { user: userOut(user), setup_needed: false }
   }
+  const sessionCookie = (request: FastifyRequest, value: string, seconds: number) =>
+    cookieText(SESSION_COOKIE, value, { seconds, isSecure: isSecure(request, oidc?.publicUrl) })
   /** The user of the request's session; undefined: nobody has signed in. */
   const sessionOf = async (request: FastifyRequest): Promise<Readonly<{ user: User; secret: string }> | undefined> => {
     const secret = sessionSecret(request)
@@ -123,12 +149,19 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       ...session,
       id: 'getSession',
       methods: ['GET'],
-      summary: 'Who has signed in',
-      answer: { description: 'The user of the session, if any.', schema: SessionOut },
+      summary: 'Who has signed in, and how one may',
+      answer: {
+        description: 'The user of the session, if any.',
+        schema: Type.Object({ ...SessionOut.properties, sign_in: Ways }),
+      },
       errors: [503],
       handle: async (request) => {
         const own = await sessionOf(request)
-        return { user: own ? userOut(own.user) : null, setup_needed: await users.needsSetup() }
+        return {
+          user: own ? userOut(own.user) : null,
+          setup_needed: await users.needsSetup(),
+          sign_in: { password: hasPasswords, oidc: oidc !== undefined },
+        }
       },
     },
     {
@@ -141,6 +174,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       answer: { description: 'Who has signed in.', schema: SessionOut },
       errors: [400, 401, 403, 422, 429, 503],
       handle: (request, reply) => {
+        refuseWithoutPasswords()
         const given = checkSignIn(objectBody(request))
         return signedIn(request, reply, [emailOf(given.email)], (from) => users.signIn(given, from))
       },
@@ -150,14 +184,15 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       id: 'signOut',
       methods: ['DELETE'],
       summary: 'Sign out',
-      answer: { description: 'The session has ended.', schema: Success },
+      answer: { description: 'The session has ended.', schema: SignedOut },
       errors: [403, 503],
       handle: async (request, reply) => {
         refuseForeignPage(request)
         const secret = sessionSecret(request)
         if (secret !== undefined) await users.signOut(secret)
-        reply.header('set-cookie', cookie(request, '', 0))
-        return { success: true }
+        reply.header('set-cookie', sessionCookie(request, '', 0))
+        const url = await endAtIssuer(oidc, request, reply)
+        return { success: true, ...(url !== undefined && { end_session_url: url }) }
       },
     },
     {
@@ -171,6 +206,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       errors: [400, 401, 403, 422, 429, 503],
       handle: async (request) => {
         refuseForeignPage(request)
+        refuseWithoutPasswords()
         const own = await sessionOf(request)
         if (!own) throw new EngineError('SIGN_IN_FAILED', 'nobody has signed in')
         const { user, secret } = own
@@ -183,7 +219,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       id: 'setUp',
       methods: ['POST'],
       paths: ['/api/session/setup'],
-      summary: 'Make the first user of all, an admin, and sign in',
+      summary: 'Make the first admin of all, and sign in',
       scope: 'open',
       body: SetUp,
       answer: { description: 'Who has signed in.', schema: SessionOut },
@@ -203,6 +239,7 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       answer: { description: 'Who has signed in.', schema: SessionOut },
       errors: [400, 401, 403, 422, 429, 503],
       handle: (request, reply) => {
+        refuseWithoutPasswords()
         const { token: secret, password } = checkAccept(objectBody(request))
         return signedIn(request, reply, [], (from) => users.accept({ secret, password }, from))
       },
@@ -283,10 +320,4 @@ export function userOperations(users: UserPort, wrongPasswords: WrongTries): Ope
       },
     },
   ]
-}
-
-/** Nothing on a page can read it, and the browser sends it from our own pages, or when somebody follows a link. */
-function cookie({ protocol }: FastifyRequest, value: string, seconds: number): string {
-  const parts = [`${SESSION_COOKIE}=${value}`, 'Path=/', `Max-Age=${seconds}`, 'HttpOnly', 'SameSite=Lax']
-  return [...parts, ...(protocol === 'https' ? ['Secure'] : [])].join('; ')
 }

@@ -15,6 +15,7 @@ import type { LogFormat, LogLevel } from '../engine/logger.ts'
 import { Egress, type EgressOptions } from '../engine/net/egress.ts'
 import type { Connection } from '../engine/postgres/client-config.ts'
 import { edgeSettings, LIMIT_VARIABLES, type EdgeSettings } from './edge-settings.ts'
+import { oidcSettings, type OidcSettings } from './oidc-settings.ts'
 import { kafkaSettings, SASL_MECHANISMS, type KafkaSettings } from './kafka-settings.ts'
 
 type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
@@ -58,6 +59,10 @@ export type Settings = Readonly<{
   /** where sinks may send */
   egress: Reach
   databaseEgress: Reach
+  /** absent: nobody signs in by OIDC */
+  oidc: OidcSettings | undefined
+  /** users sign in by passwords, too */
+  hasPasswords: boolean
   /** variables that are set and known but have no effect here */
   ignored: readonly string[]
   /** variables that look like ours and are not known: most likely misspelt */
@@ -196,6 +201,33 @@ export const VARIABLES = {
     Type.Integer({ minimum: 0, maximum: 36_500 }),
     'so many days the audit log keeps who changed what (365); 0: for ever',
   ),
+  TAILRACE_PUBLIC_URL: variable(
+    Type.String({ pattern: '^https?://[^/?#\\s@]+/?$' }),
+    'where browsers reach this service, https://tailrace.example.com: the issuer sends them back there (none; sign-in by OIDC needs it)',
+  ),
+  TAILRACE_OIDC_ISSUER: variable(text, 'issuer by which users sign in, https://host/path as it calls itself (none: nobody does)'),
+  TAILRACE_OIDC_CLIENT_ID: variable(text, 'id of this service as a client of the issuer'),
+  TAILRACE_OIDC_CLIENT_SECRET: variable(text, 'secret of the client (none: a public client)', true),
+  TAILRACE_OIDC_SCOPES: variable(text, 'scopes that are asked for, with blanks between (openid email profile)'),
+  TAILRACE_OIDC_EMAIL_CLAIM: variable(text, 'claim that has the email address (email); a dot leads into an object'),
+  TAILRACE_OIDC_NAME_CLAIM: variable(text, 'claim that has the name (name)'),
+  TAILRACE_OIDC_GROUPS_CLAIM: variable(text, 'claim that has the groups, a list of texts or one text (groups)'),
+  TAILRACE_OIDC_UNVERIFIED_EMAILS: variable(
+    oneOf(['refuse', 'trust'] as const),
+    'trust: an email address counts that the issuer does not call verified; for issuers at which nobody can choose an address of others (refuse)',
+  ),
+  TAILRACE_OIDC_DOMAINS: variable(text, 'domains of email addresses that may sign in, with commas between (any)'),
+  TAILRACE_OIDC_GROUPS: variable(text, 'groups of which one is needed to sign in, with commas between (none is)'),
+  TAILRACE_OIDC_ROLES: variable(text, 'roles that groups give, such as platform=admin,developers=editor (none); the highest counts'),
+  TAILRACE_OIDC_DEFAULT_ROLE: variable(
+    oneOf(['viewer', 'editor', 'admin', 'none'] as const),
+    'role of whoever signs in for the first time, is not invited, and has no group with a role; none: nobody else may (none)',
+  ),
+  TAILRACE_OIDC_ACCOUNT: variable(text, 'account whose users sign in so, and that new ones belong to (the only one that there is)'),
+  TAILRACE_PASSWORD_SIGN_IN: variable(
+    oneOf(['true', 'false'] as const),
+    'false: users sign in by OIDC alone (true); all passwords are kept, so true lets them in again',
+  ),
   TAILRACE_TOKEN: variable(
     text,
     'API token for commands that ask a running service, as --token, which others see in the list of processes',
@@ -257,6 +289,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   const wrong = (name: string, reason: string) => void problems.push({ name, reason })
   const kafka = kafkaSettings(valueOf, wrong)
   const edge = edgeSettings(valueOf, wrong)
+  const oidc = oidcSettings(valueOf, wrong)
   const egress = egressOf(values, problems)
   if (kafka && state && values.VAULT_KEY === undefined) {
     const reason = `is needed with KAFKA_BROKERS and a state database of your own: all processes must have the same one ("openssl rand -base64 32" makes one)`
@@ -307,6 +340,8 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     backfills: backfillLimits(values),
     egress,
     databaseEgress: { ...egress, mode: EGRESS_MODES.find((mode) => mode === values.EGRESS_DATABASES) ?? egress.mode },
+    oidc,
+    hasPasswords: string('TAILRACE_PASSWORD_SIGN_IN') !== 'false',
     ignored: IGNORED.filter((name) => given(name) !== undefined),
     unknown: Object.keys(env).filter(
       (name) => /^(?:TAILRACE|SEQUIN)_/.test(name) && !(name in VARIABLES) && !IGNORED.some((known) => known === name),

@@ -18,11 +18,14 @@ import { refusal } from '../actors/config/config-reader.ts'
 import { functionProblems } from '../actors/config/built-functions.ts'
 import { BackfillEdits } from '../actors/resources/backfill-edits.ts'
 import { DatabaseEdits } from '../actors/resources/database-edits.ts'
+import { IssuerUsers } from '../actors/resources/issuer-users.ts'
 import { ResourceEdits } from '../actors/resources/resource-edits.ts'
 import { TokenEdits } from '../actors/resources/token-edits.ts'
 import { Certificate, readAuthority } from '../api/http/certificate.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
+import { Issuer } from '../api/oidc/issuer.ts'
+import { Tickets } from '../api/oidc/sign-in-ticket.ts'
 import { makeTestUrl } from '../api/sinks/test-endpoint.ts'
 import { openDataFolder } from '../engine/data-folder.ts'
 import { EngineError, errorText } from '../engine/errors.ts'
@@ -208,9 +211,16 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
       'the demo can be reached from other machines: whoever has its token reads and writes its database. Set SERVER_HOST to 127.0.0.1, or begin with a configuration of your own',
     )
   const edits = new ResourceEdits({ store, resources, cache, takeIn })
-  const users = new UserEdits({ store, resources, vaultKey: settings.vaultKey ?? folderKey(folder.path) })
+  const vaultKey = settings.vaultKey ?? folderKey(folder.path)
+  const users = new UserEdits({ store, resources, vaultKey })
   if (await users.needsSetup())
-    logger.info('no user has been set up yet: the first one needs the code that "npx tailrace user setup-code" prints')
+    logger.info('no admin has been set up yet: the first one needs the code that "npx tailrace user setup-code" prints')
+  const oidc = settings.oidc && {
+    issuer: new Issuer(settings.oidc.issuer),
+    users: new IssuerUsers({ store, resources, policy: settings.oidc.policy }),
+    tickets: new Tickets(vaultKey),
+    publicUrl: settings.oidc.issuer.publicUrl,
+  }
   const api = await startApi({
     host,
     port,
@@ -224,6 +234,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     tokens,
     tokenEdits: new TokenEdits({ store, memory: tokens, takeIn: loadTokens }),
     users,
+    hasPasswords: settings.hasPasswords,
+    ...(oidc && { oidc }),
     audit: {
       entries: (accountId, filter) => auditEntries(store.query, accountId, filter),
       note: (change) => record(store.query, [change]),

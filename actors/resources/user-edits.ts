@@ -13,7 +13,7 @@ import {
   addUser,
   beginSession,
   endSession,
-  hasUsers,
+  hasAdmin,
   invitationsOf,
   newSecret,
   removeInvitation,
@@ -30,7 +30,8 @@ import {
 } from '../../engine/state/users.ts'
 import { fieldChanges, plainly } from './audited-changes.ts'
 
-const SESSION_DAYS = 7
+/** How long a session lasts. */
+export const SESSION_DAYS = 7
 const INVITATION_DAYS = 7
 const SETUP_CODE_CHARACTERS = 24
 
@@ -56,22 +57,22 @@ export const setupCodeOf = (vaultKey: Buffer): string =>
 export class UserEdits {
   readonly #options: UserEditsOptions
   readonly #setupCode: string
-  #hasUsers = false
+  #hasAdmin = false
 
   constructor(options: UserEditsOptions) {
     this.#options = options
     this.#setupCode = setupCodeOf(options.vaultKey)
   }
 
-  /** Whether nobody can sign in yet. */
+  /** Whether the first admin is still to be set up. */
   async needsSetup(): Promise<boolean> {
-    this.#hasUsers ||= await hasUsers(this.#options.store.query) // an account keeps its last admin: once there are users, there are
-    return !this.#hasUsers
+    this.#hasAdmin ||= await hasAdmin(this.#options.store.query) // an account keeps its last admin: once there is one, there is
+    return !this.#hasAdmin
   }
 
   /**
-   * Makes the first user of all, an admin. @param account its name; absent: the one that there is, or a new one named "default"
-   * @throws EngineError SETUP_REFUSED: there is a user already, or the code is another; VALIDATION_FAILED
+   * Makes the first admin of all. @param account its name; absent: the one that there is, or a new one named "default"
+   * @throws EngineError SETUP_REFUSED: there is an admin already, or the code is another; VALIDATION_FAILED
    */
   async setUp(
     { code, account, email, password }: Readonly<{ code: string; account?: string | undefined; email: string; password: string }>,
@@ -83,11 +84,13 @@ export class UserEdits {
     const { store, resources } = this.#options
     return store.transaction(async (query) => {
       await query('lock table app_user in exclusive mode')
-      if (await hasUsers(query)) throw new EngineError('SETUP_REFUSED', 'users have been set up already')
-      const known = rowsOf({ name: 'text' }, await query('select name from account order by name')).map(({ name }) => name)
-      const name = account ?? (known.length > 1 ? undefined : (known[0] ?? 'default'))
-      if (name === undefined) throw fieldRefused('account', `must be one of ${known.join(', ')}`)
-      return this.#begin(query, await resources.saveAccount(query, name), {
+      if (await hasAdmin(query)) throw new EngineError('SETUP_REFUSED', 'there is an admin already')
+      const own = await accountOf(query, {
+        resources,
+        name: account,
+        several: (known) => fieldRefused('account', `must be one of ${known}`),
+      })
+      return this.#begin(query, own, {
         email,
         password: hashed,
         role: 'admin',
@@ -215,7 +218,25 @@ export class UserEdits {
 /** Compares in a time that tells nothing. */
 const isSame = (a: string, b: string): boolean => timingSafeEqual(hash('sha256', a, 'buffer'), hash('sha256', b, 'buffer'))
 
-const change = ({ id: accountId }: Account, action: string, kind: 'user' | 'invitation', name: string) => ({
+/**
+ * Finds the account that a new user belongs to, and makes it if need be. @param name absent: the one that there is, or a new one named
+ * "default" @param several makes the error for when there are several, of their names
+ */
+export async function accountOf(
+  query: Query,
+  {
+    resources,
+    name,
+    several,
+  }: Readonly<{ resources: Pick<ResourceStore, 'saveAccount'>; name: string | undefined; several: (known: string) => EngineError }>,
+): Promise<Account> {
+  const known = rowsOf({ name: 'text' }, await query('select name from account order by name')).map((one) => one.name)
+  if (name === undefined && known.length > 1) throw several(known.join(', '))
+  return resources.saveAccount(query, name ?? known[0] ?? 'default')
+}
+
+/** Makes an entry of the audit log for what happens to a user or an invitation. */
+export const change = ({ id: accountId }: Account, action: string, kind: 'user' | 'invitation', name: string) => ({
   accountId,
   action,
   kind,
@@ -223,7 +244,12 @@ const change = ({ id: accountId }: Account, action: string, kind: 'user' | 'invi
 })
 
 /** @throws EngineError VALIDATION_FAILED */
-async function refuseLastAdmin(query: Query, { id, role, account }: User): Promise<void> {
-  const others = (await usersOfAccount(query, account)).filter((one) => one.role === 'admin' && one.id !== id)
-  if (role === 'admin' && others.length === 0) throw fieldRefused('role', 'of the last admin of the account must stay')
+async function refuseLastAdmin(query: Query, user: User): Promise<void> {
+  if (await isLastAdmin(query, user)) throw fieldRefused('role', 'of the last admin of the account must stay')
+}
+
+/** Tells whether a user is the last admin of the account. */
+export async function isLastAdmin(query: Query, { id, role, account }: User): Promise<boolean> {
+  if (role !== 'admin') return false
+  return !(await usersOfAccount(query, account)).some((one) => one.role === 'admin' && one.id !== id)
 }

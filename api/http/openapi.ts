@@ -118,7 +118,11 @@ function described(operation: Operation, path: string, isFirst: boolean): Record
     parameters: [...pathParameters(path), ...queryParameters(query)],
     ...(body && { requestBody: { required: false, content: json(body) } }),
     responses: {
-      [answer.status ?? 200]: { description: answer.description, content: json(answer.schema) },
+      [answer.status ?? 200]: {
+        description: answer.description,
+        ...headersOf(answer.status ?? 200),
+        ...(answer.schema && { content: json(answer.schema) }),
+      },
       ...Object.fromEntries(failuresOf(operation).map(([status, response]) => [status, { ...response, ...headersOf(status) }])),
     },
   }
@@ -129,7 +133,7 @@ function failuresOf({ scope, body, answer: { schema, negative }, errors = [] }: 
   const statuses = new Set([...(scope === 'open' ? [] : [401, 403, 503]), ...(body ? [400, 413] : []), ...errors, 400, 406, 500])
   const failure = (status: number) => ({ description: meaningOf(status), content: json(ErrorOut) })
   const described = new Map([...statuses].toSorted((a, b) => a - b).map((status) => [status, failure(status)]))
-  if (negative) {
+  if (negative && schema) {
     const { status, description } = negative
     described.set(status, { description, content: json(statuses.has(status) ? { anyOf: [schema, ErrorOut] } : schema) })
   }
@@ -138,6 +142,7 @@ function failuresOf({ scope, body, answer: { schema, negative }, errors = [] }: 
 
 /** What an answer of a status tells by its headers. */
 function headersOf(status: number): Readonly<{ headers?: unknown }> {
+  if (status === 302) return { headers: { Location: { description: 'where the browser goes', schema: { type: 'string' } } } }
   if (status === 401) return { headers: { 'WWW-Authenticate': { description: 'how to say who asks', schema: { type: 'string' } } } }
   if (status !== 429 && status !== 503) return {}
   return { headers: { 'Retry-After': { description: 'seconds to wait before the next try', schema: { type: 'string' } } } }

@@ -26,9 +26,10 @@ export type Operation = Readonly<{
   body?: TSchema
   answer: Readonly<{
     description: string
-    schema: TSchema
-    /** of what was created; absent: 200 */
-    status?: 201
+    /** absent: it has no body */
+    schema?: TSchema
+    /** 201: of what was created; 302: the browser goes elsewhere; absent: 200 */
+    status?: 201 | 302
     /** a "no" in the same form, under another status */
     negative?: Readonly<{ status: number; description: string }>
   }>

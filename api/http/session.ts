@@ -1,4 +1,4 @@
-/** The session of a request: its cookie, and whether the request comes from one of our own pages. Nothing here does I/O. */
+/** The session of a request: its cookies, and whether the request comes from one of our own pages. Nothing here does I/O. */
 import type { FastifyRequest } from 'fastify'
 import { EngineError } from '../../engine/errors.ts'
 
@@ -7,12 +7,28 @@ export const SESSION_COOKIE = 'tailrace_session'
 const SECRET = /^[\w-]{43}$/
 
 /** Finds the secret of the session in the cookies of a request. */
-export function sessionSecret({ headers }: Pick<FastifyRequest, 'headers'>): string | undefined {
+export const sessionSecret = (request: Pick<FastifyRequest, 'headers'>): string | undefined => cookieIn(request, SESSION_COOKIE, SECRET)
+
+/** Finds a cookie of a request. @param form of its values; those of another form don't count */
+export function cookieIn({ headers }: Pick<FastifyRequest, 'headers'>, name: string, form: RegExp): string | undefined {
   for (const part of headers.cookie?.split(';') ?? []) {
-    const [name, value = ''] = part.trim().split('=', 2)
-    if (name === SESSION_COOKIE && SECRET.test(value)) return value
+    const [given, value = ''] = part.trim().split('=', 2)
+    if (given === name && form.test(value)) return value
   }
   return undefined
+}
+
+/**
+ * Makes the text that sets a cookie. Nothing on a page can read it, and the browser sends it from our own pages, or when somebody follows a
+ * link. @param cookie.seconds 0: it is deleted @param cookie.isSecure the browser sends it over TLS alone @param cookie.path below which it is sent
+ */
+export function cookieText(
+  name: string,
+  value: string,
+  { seconds, isSecure, path = '/' }: Readonly<{ seconds: number; isSecure: boolean; path?: string }>,
+): string {
+  const parts = [`${name}=${value}`, `Path=${path}`, `Max-Age=${seconds}`, 'HttpOnly', 'SameSite=Lax']
+  return [...parts, ...(isSecure ? ['Secure'] : [])].join('; ')
 }
 
 /**

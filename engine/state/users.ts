@@ -12,8 +12,8 @@ export type Role = keyof typeof ROLES
 /** Tells whether a text names a role. */
 export const isRole = (text: string): text is Role => Object.hasOwn(ROLES, text)
 
-/** A user, without the password. */
-export type User = Readonly<{ id: string; account: Account; email: string; role: Role; insertedAt: Date }>
+/** A user, without the password. @property name as an OIDC issuer has it */
+export type User = Readonly<{ id: string; account: Account; email: string; name: string | undefined; role: Role; insertedAt: Date }>
 /** An invitation, without the text of its link. */
 export type Invitation = Readonly<{ id: string; email: string; role: Role; insertedAt: Date; expiresAt: Date }>
 
@@ -21,53 +21,55 @@ export type Invitation = Readonly<{ id: string; email: string; role: Role; inser
 export const emailOf = (text: string): string => text.trim().toLowerCase()
 /** Makes the secret of a session or an invitation. */
 export const newSecret = (): string => randomBytes(32).toString('base64url')
-const hashOf = (secret: string): string => hash('sha256', secret, 'hex')
+/** What is stored of a secret, in hexadecimal. */
+export const hashOf = (secret: string): string => hash('sha256', secret, 'hex')
 
 const role = oneOf('viewer', 'editor', 'admin')
-const USER = { id: 'text', accountId: 'text', account: 'text', email: 'text', role, insertedAt: 'time' } as const
-const USER_COLUMNS = 'u.id, u.account_id as "accountId", a.name as account, u.email, u.role, u.inserted_at as "insertedAt"'
+const USER = { id: 'text', accountId: 'text', account: 'text', email: 'text', name: 'text?', role, insertedAt: 'time' } as const
+const USER_COLUMNS = 'u.id, u.account_id as "accountId", a.name as account, u.email, u.name, u.role, u.inserted_at as "insertedAt"'
 const USERS = 'app_user u join account a on a.id = u.account_id'
 const INVITATION = { id: 'text', email: 'text', role, insertedAt: 'time', expiresAt: 'time' } as const
 const INVITATION_COLUMNS = 'i.id, i.email, i.role, i.inserted_at as "insertedAt", i.expires_at as "expiresAt"'
 
-async function users(query: Query, rest: string, params: readonly unknown[]): Promise<readonly User[]> {
+/** Finds users. @param rest of the query, where `u` is the user */
+export async function users(query: Query, rest: string, params: readonly unknown[]): Promise<readonly User[]> {
   const found = rowsOf(USER, await query(`select ${USER_COLUMNS} from ${USERS} ${rest}`, params))
   return found.map(({ accountId, account, ...user }) => ({ ...user, account: { id: accountId, name: account } }))
 }
 
-/** Tells whether there is any user, of whatever account. */
-export const hasUsers = async (query: Query): Promise<boolean> => (await query('select from app_user limit 1')).rows.length > 0
+/** Tells whether there is an admin, of whatever account. */
+export const hasAdmin = async (query: Query): Promise<boolean> =>
+  (await query(`select from app_user where role = 'admin' limit 1`)).rows.length > 0
 
 /** Lists the users of an account, by email. */
 export const usersOfAccount = (query: Query, { id }: Account): Promise<readonly User[]> =>
   users(query, 'where u.account_id = $1 order by u.email', [id])
 
-/** Finds a user by email, with what is stored of the password. */
-export async function userByEmail(query: Query, email: string): Promise<(User & Readonly<{ password: string }>) | undefined> {
+/** Finds a user by email, with what is stored of the password. @returns password undefined: the user has none */
+export async function userByEmail(query: Query, email: string): Promise<(User & Readonly<{ password: string | undefined }>) | undefined> {
   const [user] = await users(query, 'where u.email = $1', [emailOf(email)])
-  const [row] = user ? rowsOf({ password: 'text' }, await query('select password from app_user where id = $1', [user.id])) : []
+  const [row] = user ? rowsOf({ password: 'text?' }, await query('select password from app_user where id = $1', [user.id])) : []
   return user && row && { ...user, ...row }
 }
 
-/** Stores a new user. @param password as `hashPassword` made it @returns undefined: the email is taken */
+/** Stores a new user. @param password as `hashPassword` made it; absent: none @returns undefined: the email is taken */
 export async function addUser(
   query: Query,
   account: Account,
-  { email, password, role }: Readonly<{ email: string; password: string; role: Role }>,
+  { email, password, role }: Readonly<{ email: string; password?: string | undefined; role: Role }>,
 ): Promise<User | undefined> {
-  await query('insert into app_user (account_id, email, password, role) values ($1, $2, $3, $4) on conflict (email) do nothing', [
-    account.id,
-    emailOf(email),
-    password,
-    role,
-  ])
-  const [user] = await users(query, 'where u.email = $1 and u.account_id = $2 and u.password = $3', [emailOf(email), account.id, password])
-  return user
+  const sql = 'insert into app_user (account_id, email, password, role) values ($1, $2, $3, $4) on conflict (email) do nothing returning id'
+  const [made] = rowsOf({ id: 'text' }, await query(sql, [account.id, emailOf(email), password ?? null, role]))
+  return made && (await users(query, 'where u.id = $1', [made.id]))[0]
 }
 
 /** Gives a user another role. */
 export const setRole = async (query: Query, id: string, to: Role): Promise<void> =>
   void (await query('update app_user set role = $2 where id = $1', [id, to]))
+
+/** Stores the name of a user. */
+export const setName = async (query: Query, id: string, name: string): Promise<void> =>
+  void (await query('update app_user set name = $2 where id = $1', [id, name]))
 
 /** Gives a user another password, and ends the sessions of the former one. @param keep the secret of a session that goes on */
 export async function setPassword(query: Query, id: string, password: string, keep?: string): Promise<void> {
@@ -132,12 +134,25 @@ export async function removeInvitation(query: Query, account: Account, id: strin
   return rowsOf(INVITATION, await query(sql, [account.id, id]))[0]
 }
 
-/** Takes an invitation by the text of its link: it is gone then. @returns undefined: there is none, or its time is over */
-export async function takeInvitation(query: Query, secret: string): Promise<(Invitation & Readonly<{ account: Account }>) | undefined> {
+/** An invitation that was taken: it is gone. */
+type Taken = Invitation & Readonly<{ account: Account }>
+
+/** Takes an invitation by the text of its link. @returns undefined: there is none, or its time is over */
+export const takeInvitation = (query: Query, secret: string): Promise<Taken | undefined> =>
+  take(query, `i.hash = decode($1, 'hex')`, [hashOf(secret)])
+
+/** Takes the oldest invitation to an email. @param account whose; absent: of any @returns undefined: there is none, or its time is over */
+export function takeInvitationTo(query: Query, email: string, account: string | undefined): Promise<Taken | undefined> {
+  const oldest = `select o.id from invitation o join account b on b.id = o.account_id
+    where o.email = $1 and o.expires_at > now() and ($2::text is null or b.name = $2) order by o.inserted_at limit 1`
+  return take(query, `i.id = (${oldest})`, [emailOf(email), account ?? null])
+}
+
+async function take(query: Query, condition: string, params: readonly unknown[]): Promise<Taken | undefined> {
   const answer = await query(
-    `delete from invitation i using account a where a.id = i.account_id and i.hash = decode($1, 'hex') and i.expires_at > now()
+    `delete from invitation i using account a where a.id = i.account_id and ${condition} and i.expires_at > now()
      returning ${INVITATION_COLUMNS}, i.account_id as "accountId", a.name as account`,
-    [hashOf(secret)],
+    params,
   )
   const [taken] = rowsOf({ ...INVITATION, accountId: 'text', account: 'text' }, answer)
   if (!taken) return undefined

@@ -99,6 +99,8 @@ const ROWS: Readonly<Record<string, Row>> = {
   getSession: OPEN,
   signIn: { scope: 'open', body: {}, allowed: REFUSED, other: REFUSED },
   signOut: OPEN,
+  beginOidcSignIn: { scope: 'open', allowed: [404], other: FOREIGN },
+  endOidcSignIn: { scope: 'open', allowed: [404], other: FOREIGN },
   changePassword: { scope: 'open', body: {}, allowed: [401], other: [401] },
   setUp: { scope: 'open', body: {}, allowed: REFUSED, other: REFUSED },
   acceptInvitation: { scope: 'open', body: {}, allowed: REFUSED, other: REFUSED },

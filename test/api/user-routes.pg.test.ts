@@ -32,7 +32,11 @@ async function invited(s: Served, role: string, email = `${role}@example.com`) {
 
 test('the first user is set up once, with the code, and is an admin', async () => {
   await using s = await serveEverything()
-  assert.deepEqual((await s.call('GET', '/api/session')).body, { user: null, setup_needed: true })
+  assert.deepEqual((await s.call('GET', '/api/session')).body, {
+    user: null,
+    setup_needed: true,
+    sign_in: { password: true, oidc: false },
+  })
   const refused = await post(s, '/session/setup', { code: 'a-guess', account: 'shop', ...OWNER })
   assert.deepEqual([refused.status, refused.body.code], [403, 'SETUP_REFUSED'])
   const several = await post(s, '/session/setup', { code: CODE, ...OWNER })

@@ -37,6 +37,8 @@ test('with nothing set, everything has its default and the state database is the
     backfills: {},
     egress: { mode: 'private', allow: [] },
     databaseEgress: { mode: 'private', allow: [] },
+    oidc: undefined,
+    hasPasswords: true,
     ignored: [],
     unknown: [],
   } satisfies Settings)
@@ -247,4 +249,48 @@ test('metrics stay on this machine unless they are told where to listen, and no 
   assert.deepEqual([open.server.host, open.metrics.host, open.hasTestEndpoints], ['0.0.0.0', '127.0.0.1', false])
   const told = readSettings({ TAILRACE_METRICS_HOST: '10.0.0.1', TAILRACE_TEST_ENDPOINTS: 'true' })
   assert.deepEqual([told.metrics.host, told.hasTestEndpoints], ['10.0.0.1', true])
+})
+
+test('an OIDC issuer needs a client and the public URL; what belongs to it is checked together', () => {
+  const least = { TAILRACE_OIDC_ISSUER: 'https://id.example', TAILRACE_OIDC_CLIENT_ID: 'c', TAILRACE_PUBLIC_URL: 'https://t.example' }
+  const { oidc, hasPasswords } = readSettings(least)
+  assert.deepEqual([oidc?.policy, hasPasswords], [{ domains: [], groups: [], roles: [], defaultRole: undefined, account: undefined }, true])
+  assert.deepEqual(oidc?.issuer, {
+    issuer: 'https://id.example',
+    clientId: 'c',
+    clientSecret: undefined,
+    scopes: 'openid email profile',
+    publicUrl: 'https://t.example',
+    claims: { email: 'email', name: 'name', groups: undefined },
+    trustsEmails: false,
+  })
+  const whole = readSettings({
+    ...least,
+    ...{ TAILRACE_OIDC_ROLES: ' a=b = admin, c=viewer', TAILRACE_OIDC_GROUPS: 'c , d', TAILRACE_OIDC_DOMAINS: '@Example.com,example.org' },
+    ...{ TAILRACE_OIDC_DEFAULT_ROLE: 'none', TAILRACE_OIDC_ACCOUNT: 'shop', TAILRACE_PASSWORD_SIGN_IN: 'false' },
+  })
+  assert.deepEqual(whole.oidc?.policy, {
+    domains: ['example.com', 'example.org'],
+    groups: ['c', 'd'],
+    roles: [{ group: 'a=b', role: 'admin' }, { group: 'c', role: 'viewer' }], // prettier-ignore
+    defaultRole: undefined,
+    account: 'shop',
+  })
+  assert.deepEqual([whole.oidc?.issuer.claims.groups, whole.hasPasswords], ['groups', false])
+  for (const [env, told] of [
+    [{ TAILRACE_OIDC_ISSUER: 'https://id.example' }, /CLIENT_ID: is missing.*\nTAILRACE_PUBLIC_URL: is missing/],
+    [{ ...least, TAILRACE_OIDC_ISSUER: 'http://id.example' }, /TAILRACE_OIDC_ISSUER: is no issuer/],
+    [{ ...least, TAILRACE_OIDC_ISSUER: 'https://user:hunter2X@id.example' }, /TAILRACE_OIDC_ISSUER: is no issuer/],
+    [{ ...least, TAILRACE_PUBLIC_URL: 'https://t.example/path' }, /TAILRACE_PUBLIC_URL: "https:\/\/t\.example\/path" came/],
+    [{ ...least, TAILRACE_OIDC_SCOPES: 'email' }, /TAILRACE_OIDC_SCOPES: lacks openid/],
+    [{ ...least, TAILRACE_OIDC_ROLES: 'a=king' }, /TAILRACE_OIDC_ROLES: "a=king" is no group with a role/],
+    [{ ...least, TAILRACE_OIDC_GROUPS_CLAIM: 'roles' }, /TAILRACE_OIDC_GROUPS_CLAIM: has no meaning without/],
+    [{ TAILRACE_PUBLIC_URL: 'https://t.example' }, /TAILRACE_PUBLIC_URL: is set without TAILRACE_OIDC_ISSUER/],
+    [{ TAILRACE_OIDC_DOMAINS: 'a' }, /TAILRACE_OIDC_DOMAINS: is set without TAILRACE_OIDC_ISSUER/],
+    [{ TAILRACE_PASSWORD_SIGN_IN: 'false' }, /TAILRACE_PASSWORD_SIGN_IN: is false without TAILRACE_OIDC_ISSUER: nobody could sign in/],
+  ] as const) {
+    const { message } = refusal(env)
+    assert.match(message, told)
+    assert.doesNotMatch(message, /hunter2X/)
+  }
 })
