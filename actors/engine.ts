@@ -35,7 +35,7 @@ import type { Database, Sink } from '../engine/state/resources.ts'
 import { takesTable } from '../engine/state/source-filter.ts'
 import type { Store } from '../engine/state/store.ts'
 import type { TokenMemory } from '../engine/state/token-memory.ts'
-import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
+import type { SavedVersion } from '../engine/wal/routing/stored-versions.ts'
 import { SOURCE_DEFAULTS, type SourceSettings } from '../engine/wal/source-settings.ts'
 import { Backlogs } from './backlog/backlogs.ts'
 import { BackfillEdits } from './resources/backfill-edits.ts'
@@ -48,7 +48,7 @@ import { PublicationWatch } from './source/publication-watch.ts'
 import { readinessOf, type Readiness } from './readiness.ts'
 import { Replays, type Holder, type Replayed } from './sink/replays.ts'
 import { changesBetween } from './resource-changes.ts'
-import { saveRouting } from './routing-of-sinks.ts'
+import { SourceRoutings } from './source-routings.ts'
 import { StreamTrimming } from './stream-trimming.ts'
 import { RecentMessages, type RecentAsked, type RecentMessage } from './recent-messages.ts'
 import { shownMessage, type MessageLook, type ShownMessage } from './shown-message.ts'
@@ -95,7 +95,6 @@ type EngineOptions = Readonly<{
   backfillLimits?: Partial<BackfillLimits>
 }>
 
-const FORMER_LOOK_MS = 1_000
 const ROUNDS_END_MS = 5_000
 const MB = 1024 * 1024
 
@@ -112,6 +111,7 @@ export class Engine {
   readonly #sources = new Map<string, ReturnType<typeof beginSource>>()
   readonly #oldTopics: OldTopicsSweep
   readonly #trimming: StreamTrimming
+  readonly #routings: SourceRoutings
   readonly #replays: Replays
   readonly #backfills: BackfillEdits
   readonly #publications: PublicationWatch
@@ -126,11 +126,6 @@ export class Engine {
   #appliedBackfills: readonly RunningBackfill[] | undefined
   #applying: Promise<void> = Promise.resolve()
   #nextReload: Promise<void> | undefined
-  /** by database */
-  readonly #versions = new Map<string, StoredVersions>()
-  /** databases whose sinks keep topics of their own, because a process of a former version lives */
-  readonly #amongFormer = new Set<string>()
-  #formerTimer: NodeJS.Timeout | undefined
   /** of a sink, the other processes that live */
   #peers: (sinkId: string) => readonly Holder[] = () => []
 
@@ -146,6 +141,11 @@ export class Engine {
       transaction: (work) => options.store.transaction(work),
       whileStopped: (sinkId, work) => this.#replays.whileStopped(sinkId, () => this.#holders(sinkId), work),
       copied: () => this.#oldTopics.ring(),
+    })
+    this.#routings = new SourceRoutings({
+      ...options,
+      inTurn: (work) => this.#inTurn(work),
+      mark: (databaseId, saved) => this.#sources.get(databaseId)?.mark(saved),
     })
     this.#failedBackfills = new FailedBackfills(options.store.query)
     this.#publications = new PublicationWatch(() => options.cache, options.logger)
@@ -170,8 +170,7 @@ export class Engine {
   /** Sources first, then sinks: what was appended last can still be committed. */
   async stop(): Promise<void> {
     await this.#backlogs?.[Symbol.asyncDispose]()
-    clearTimeout(this.#formerTimer)
-    this.#amongFormer.clear()
+    this.#routings[Symbol.dispose]()
     this.#oldTopics[Symbol.dispose]()
     this.#trimming[Symbol.dispose]()
     this.#publications[Symbol.dispose]()
@@ -401,7 +400,7 @@ export class Engine {
     const changes = changesBetween(this.#applied, now)
     for (const sink of changes.editedSinks) this.#sinks.get(sink.id)?.update(sink, this.#database(sink.databaseId))
     const versions = new Map<string, SavedVersion>()
-    for (const { id } of changes.rerouted) versions.set(id, await this.#saveRouting(id))
+    for (const { id } of changes.rerouted) versions.set(id, await this.#routings.save(id))
     for (const sink of changes.newSinks) this.#superviseSink(sink)
     for (const id of changes.endedSources) await this.#dismiss(`source/${id}`)
     for (const database of changes.begunSources) this.#superviseSource(database)
@@ -416,30 +415,6 @@ export class Engine {
     this.#appliedPrint = now.print
     this.#appliedBackfills = now.backfills
     if (changes.reselected) this.#publications.ring() // it asks each source on a session of its own
-  }
-
-  async #saveRouting(databaseId: string): Promise<SavedVersion> {
-    const { resources, store } = this.#options
-    const versions = this.#versions.get(databaseId) ?? new StoredVersions(databaseId)
-    this.#versions.set(databaseId, versions)
-    const { version, waits } = await saveRouting(store, resources, { databaseId, versions })
-    if (waits) this.#amongFormer.add(databaseId)
-    else this.#amongFormer.delete(databaseId)
-    this.#awaitFormer()
-    return version
-  }
-
-  #awaitFormer(): void {
-    if (this.#amongFormer.size > 0) this.#formerTimer ??= setTimeout(() => void this.#lookForFormer(), FORMER_LOOK_MS).unref()
-  }
-
-  /** Sinks of a database get streams when the last process has gone that knows nothing of them. */
-  async #lookForFormer(): Promise<void> {
-    this.#formerTimer = undefined
-    await this.#inTurn(async () => {
-      for (const id of this.#amongFormer) await this.#sources.get(id)?.mark(await this.#saveRouting(id))
-    }).catch((err: unknown) => this.#options.logger.warn({ err }, 'the routing could not be saved anew; it will be tried again'))
-    this.#awaitFormer()
   }
 
   async #dismiss(key: string): Promise<void> {
