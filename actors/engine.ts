@@ -8,6 +8,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { createActor, waitFor, type ActorRefFrom } from 'xstate'
+import { MB } from '../engine/amounts.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { FunctionStage } from '../transforms/stage.ts'
 import {
@@ -96,7 +97,6 @@ type EngineOptions = Readonly<{
 }>
 
 const ROUNDS_END_MS = 5_000
-const MB = 1024 * 1024
 
 /** The calls that a process passes to its own engine when another process of the cluster makes them. */
 export type LocalEngine = Omit<Engine, 'start' | 'stop' | 'appliedPrint'>

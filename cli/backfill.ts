@@ -1,5 +1,6 @@
 /** `tailrace backfill`: begins and watches backfills of a running Tailrace, through its API. */
 import { setTimeout as pause } from 'node:timers/promises'
+import { durationText } from '../engine/amounts.ts'
 import { isObject } from '../engine/json.ts'
 import { qualified } from '../engine/postgres/table-name.ts'
 import { columns, CommandFailed, print, printJson, UsageError } from './command.ts'
@@ -158,7 +159,7 @@ function progressOf({ table, state, waiting, error, ...one }: Shown): string {
   const { rows_processed_count: read, rows_initial_count: about, rows_per_second: speed, seconds_left: left } = one
   const of = about === null || about < read ? '' : ` of about ${count(about)}`
   const percent = about === null || about <= 0 || about < read ? '' : ` (${Math.floor((100 * read) / about)} %)`
-  const pace = [speed === null ? '' : `, ${count(speed)} a second`, left === null ? '' : `, ${duration(left)} left`].join('')
+  const pace = [speed === null ? '' : `, ${count(speed)} a second`, left === null ? '' : `, ${durationText(left)} left`].join('')
   const why = error ? `: ${error.code}: ${error.message}` : waiting === null ? '' : `: it waits, ${waiting}`
   const rows = state === 'completed' ? `${count(read)} rows` : `${count(read)}${of} rows${percent}${pace}`
   return `${table}: ${state}, ${rows}${why}`
@@ -166,11 +167,6 @@ function progressOf({ table, state, waiting, error, ...one }: Shown): string {
 
 const rowOf = (one: Shown): readonly [string, string] => [one.inserted_at.slice(0, 19) + 'Z', `${one.id}  ${progressOf(one)}`]
 const count = (rows: number): string => rows.toLocaleString('en')
-
-function duration(seconds: number): string {
-  if (seconds < 120) return `${seconds} s`
-  return seconds < 7_200 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3_600).toFixed(1)} h`
-}
 
 const shownIn = (body: unknown): Shown => body as Shown // of the same release
 const listIn = ({ data }: Readonly<Record<string, unknown>>): readonly Shown[] =>

@@ -8,6 +8,7 @@ import { createServer } from 'node:net'
 import { totalmem } from 'node:os'
 import { dirname, resolve } from 'node:path'
 import { styleText } from 'node:util'
+import { sizeText } from '../engine/amounts.ts'
 import { EngineError, ERRORS, errorText } from '../engine/errors.ts'
 import { fieldsOf, isObject } from '../engine/json.ts'
 import { checkDatabase, type DatabaseCheck } from '../engine/wal/connection/database-checks.ts'
@@ -86,8 +87,8 @@ async function checkInstallation(): Promise<readonly DatabaseCheck[]> {
       ? warning('Settings', `variables that nothing knows: ${unknown.join(', ')}`, 'See docs/settings.md: most likely they are misspelt.')
       : ok('Settings', 'every variable that is set is right'),
     memory >= MEMORY_BYTES
-      ? ok('Memory', `${gigabytes(memory)}, ${gigabytes(free)} of it free`)
-      : warning('Memory', `${gigabytes(memory)} are little`, 'Give it 1 GB or more; else lower max_memory_mb of the sinks.'),
+      ? ok('Memory', `${sizeText(memory)}, ${sizeText(free)} of it free`)
+      : warning('Memory', `${sizeText(memory)} are little`, 'Give it 1 GB or more; else lower max_memory_mb of the sinks.'),
     await checkDisk(settings.dataFolder),
     checkVault(settings),
     await checkPort('SERVER_PORT', settings.server),
@@ -109,7 +110,7 @@ async function checkDisk(dataFolder: string): Promise<DatabaseCheck> {
   }
   const { bavail, blocks, bsize } = await statfs(folder)
   const [left, all] = [bavail * bsize, blocks * bsize]
-  const message = `${gigabytes(left)} of ${gigabytes(all)} are free where ${folder} is`
+  const message = `${sizeText(left)} of ${sizeText(all)} are free where ${folder} is`
   if (left >= FREE_BYTES && left >= FREE_SHARE * all) return ok('Disk', message)
   return warning(
     'Disk',
@@ -202,4 +203,3 @@ function checksOf({ name, health }: ShownSink): readonly DatabaseCheck[] {
 }
 
 const listOf = (value: unknown): readonly Readonly<Record<string, unknown>>[] => (Array.isArray(value) ? value.filter(isObject) : [])
-const gigabytes = (bytes: number): string => `${(bytes / 1e9).toFixed(1)} GB`

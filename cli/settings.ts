@@ -8,6 +8,7 @@
  */
 import type { ErrorObject } from 'ajv'
 import { Type, type TSchema } from 'typebox'
+import { MB } from '../engine/amounts.ts'
 import type { BackfillLimits } from '../engine/backfill/backfill-limits.ts'
 import { schemaCheck } from '../engine/schema-check.ts'
 import { EngineError } from '../engine/errors.ts'
@@ -348,8 +349,6 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
     ),
   })
 }
-
-const MB = 1024 * 1024
 
 const takesInteger = (name: Name): boolean => 'type' in VARIABLES[name].schema && VARIABLES[name].schema.type === 'integer'
 

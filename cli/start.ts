@@ -8,6 +8,7 @@ import { readFileSync } from 'node:fs'
 import { availableParallelism, constants, hostname } from 'node:os'
 import { flushCompileCache } from 'node:module'
 import { dirname, join, resolve } from 'node:path'
+import { MB } from '../engine/amounts.ts'
 import { watchConfig } from '../actors/config-watch.ts'
 import { Engine } from '../actors/engine.ts'
 import { openCluster } from '../api/cluster/cluster.ts'
@@ -68,7 +69,6 @@ const CHECKING_MB = 256
  */
 const PARTITIONS = { folder: 1, kafka: 4 } as const
 const STATE_DATABASE = 'tailrace'
-const MB = 1024 * 1024
 /** In a cluster others wait for what this process hands over: whoever is slow to take an answer asks one of them. */
 const HAND_OVER_GRACE_MS = 1_000
 

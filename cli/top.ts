@@ -1,6 +1,7 @@
 /** `tailrace top`: a table of databases and sinks as they are, by what the API says of them; on a terminal it goes on. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { styleText } from 'node:util'
+import { durationText, sizeText } from '../engine/amounts.ts'
 import { fieldsOf, isObject } from '../engine/json.ts'
 import { print, printJson, UsageError } from './command.ts'
 import { service, type Access, type Ask } from './running-service.ts'
@@ -126,8 +127,8 @@ function shown({ sources, sinks }: Look): string {
     one.name,
     one.state,
     perSecond(one.in_per_second),
-    one.slot_lag_bytes === null ? '' : size(one.slot_lag_bytes),
-    one.slot_retained_bytes === null ? '' : size(one.slot_retained_bytes),
+    one.slot_lag_bytes === null ? '' : sizeText(one.slot_lag_bytes),
+    one.slot_retained_bytes === null ? '' : sizeText(one.slot_retained_bytes),
     cut(one.error),
   ])
   const ofSinks = sinks.map((one) => [
@@ -138,7 +139,7 @@ function shown({ sources, sinks }: Look): string {
     perSecond(one.out_per_second),
     perSecond(one.failed_per_second),
     String(one.waiting),
-    size(one.backlog_bytes),
+    sizeText(one.backlog_bytes),
     age(one.oldest_ms),
     String(one.failing),
     cut(one.problem),
@@ -150,21 +151,4 @@ function shown({ sources, sinks }: Look): string {
 const cut = (text: string | null): string => (text ?? '').replaceAll(/\s+/g, ' ').slice(0, 80)
 const perSecond = (rate: number | null): string => (rate === null ? '' : rate >= 100 ? rate.toFixed(0) : rate.toFixed(1))
 
-/** Writes a number of bytes for people. */
-function size(bytes: number): string {
-  const units = ['B', 'KB', 'MB', 'GB', 'TB']
-  let left = bytes
-  let unit = 0
-  while (left >= 1_000 && unit < units.length - 1) {
-    left /= 1_000
-    unit++
-  }
-  return `${unit === 0 || left >= 100 ? left.toFixed(0) : left.toFixed(1)} ${units[unit]}`
-}
-
-function age(ms: number): string {
-  if (ms < 1_000) return `${Math.round(ms)} ms`
-  const seconds = ms / 1_000
-  if (seconds < 120) return `${seconds.toFixed(0)} s`
-  return seconds < 7_200 ? `${(seconds / 60).toFixed(0)} min` : `${(seconds / 3_600).toFixed(1)} h`
-}
+const age = (ms: number): string => (ms < 1_000 ? `${Math.round(ms)} ms` : durationText(ms / 1_000))

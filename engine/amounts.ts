@@ -9,11 +9,14 @@ const UNITS = ['B', 'KB', 'MB', 'GB', 'TB'] as const
 export function sizeText(bytes: number): string {
   const power = Math.max(0, UNITS.findLastIndex((_, i) => Math.abs(bytes) >= 1024 ** i)) // prettier-ignore
   const amount = bytes / 1024 ** power
-  return `${amount.toFixed(power === 0 || Math.abs(amount) >= 100 ? 0 : 1)} ${UNITS[power]}`
+  return `${short(amount)} ${UNITS[power]}`
 }
 
 /** Writes a duration in seconds, minutes or hours: "90 s", "15 min", "2.5 h". */
 export function durationText(seconds: number): string {
   if (seconds < 120) return `${Math.round(seconds)} s`
-  return seconds < 7_200 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3_600).toFixed(1)} h`
+  return seconds < 7_200 ? `${Math.round(seconds / 60)} min` : `${short(seconds / 3_600)} h`
 }
+
+/** Three figures say enough, and no more than one behind the point. */
+const short = (amount: number): number => Number(amount.toFixed(Math.abs(amount) >= 100 ? 0 : 1))

@@ -5,6 +5,7 @@
  * things stand at the moment of a scrape. Disposing of the meter takes its lines out of the answer.
  */
 import type { Registry } from 'prom-client'
+import { MB } from './amounts.ts'
 import type { Family, Labels, LatencySample, Sample } from './exposition.ts'
 import { EngineError } from './errors.ts'
 import { SinkMeter, SourceMeter } from './meters.ts'
@@ -49,7 +50,6 @@ type Labelled<T> = readonly (readonly [labels: Labels, thing: T])[]
 const consumerOf = ({ id, name }: SinkLabels): Labels => ({ consumer_id: id, consumer_name: name })
 const slotOf = ({ slotId, slotName }: SourceLabels): Labels => ({ replication_slot_id: slotId, slot_name: slotName })
 const databaseOf = ({ databaseId, databaseName }: SourceLabels): Labels => ({ database_id: databaseId, database_name: databaseName })
-const MB = 1_048_576
 
 const asIs = (value: number): number => value
 

@@ -4,6 +4,7 @@
  * that it doesn't take (other actions) stay in the log for as long as it has not passed them by: they are a figure of their
  * own, with the same bound. Whose they are follows from the shares that each record has of each action, without reading any.
  */
+import { MB } from '../../engine/amounts.ts'
 import {
   undeliveredGenerations,
   undeliveredTopics,
@@ -20,7 +21,6 @@ import type { Query } from '../../engine/postgres/query.ts'
 import { ALL_ACTIONS, ownerOf } from '../../engine/wal/routing/routing.ts'
 import type { BacklogOf, Relief } from './backlog.ts'
 
-const MB = 1024 * 1024
 /** The figures that a backlog's size is made of may be so old. */
 const READERS_MAX_AGE_MS = 2_000
 /** They may be so old while a sink has no generation yet: what comes before it is known to have one is not bounded. */

@@ -3,6 +3,7 @@
  * calls for relief, with its name as the cause, until it has drained to nine tenths: the gate of its source is held, or its new
  * messages are dropped. What frees it is the trim behind the clients' acks, which needs nothing that the relief stops.
  */
+import { sizeText } from '../../engine/amounts.ts'
 
 /** Does what its policy says while a sink is full, until it has drained. */
 export interface Relief {
@@ -24,7 +25,6 @@ type LargeBacklogs = (share: number) => Promise<readonly BacklogOf[]>
 
 const EVERY_MS = 200
 const RELEASE_AT = 0.9
-const MB = 1024 * 1024
 
 /** Stops whatever fills the backlog of a sink when it is full, and lets it go on when the backlog has drained to nine tenths. */
 export class BacklogGuard implements Disposable {
@@ -85,7 +85,7 @@ export class BacklogGuard implements Disposable {
 }
 
 function causeOf({ name, what, bytes, maxBytes }: BacklogOf): string {
-  const sizes = `${Math.round(bytes / MB)} of ${Math.round(maxBytes / MB)} MB`
+  const sizes = `${sizeText(bytes)} of ${sizeText(maxBytes)}`
   if (what === 'own') return `the backlog of sink "${name}" is full (${sizes})`
   return `sink "${name}" has not passed messages of its stream that its actions leave out (${sizes})`
 }

@@ -1,4 +1,5 @@
 /** The backlogs of all sinks of a process: how large they are, what is done when one is full, and what health says of it. */
+import { MB, sizeText } from '../../engine/amounts.ts'
 import type { Log } from '../../engine/log/log.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { ResourceCache } from '../../engine/state/resource-cache.ts'
@@ -76,7 +77,6 @@ export class Backlogs implements AsyncDisposable {
   }
 }
 
-const MB = 1024 * 1024
 /** A sink for which alone the log keeps so many bytes, or this share of its max_backlog_mb, gets a notice in its health. */
 const HELD_BYTES = 64 * MB
 const HELD_SHARE = 0.1
@@ -87,12 +87,12 @@ const WHILE: Readonly<Record<Sink['status'], string>> = {
 }
 
 function heldBack(bytes: number, { status }: Sink): HealthCheck {
-  const message = `${(bytes / MB).toFixed(1)} MB of the stream stay in the log for this sink alone${WHILE[status]}: no other sink needs them`
+  const message = `${sizeText(bytes)} of the stream stay in the log for this sink alone${WHILE[status]}: no other sink needs them`
   return { name: 'Stream', status: 'notice', error: { code: 'STREAM_HELD', message } }
 }
 
 function fullCheck({ what, bytes, maxBytes }: BacklogOf): HealthCheck {
-  const sizes = `${(bytes / MB).toFixed(1)} of ${Math.round(maxBytes / MB)} MB`
+  const sizes = `${sizeText(bytes)} of ${sizeText(maxBytes)}`
   const message =
     what === 'own'
       ? 'the backlog has reached max_backlog_mb: the source reads on when messages are acknowledged'

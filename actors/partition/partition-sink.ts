@@ -1,4 +1,5 @@
 /** The types of what a sink partition is given to work with: its sink, and what sends its messages where clients don't ask for them. */
+import { MB } from '../../engine/amounts.ts'
 import type { AckPending } from '../../engine/dispatch/ack-pending.ts'
 import type { DeliveredMessages } from '../../engine/dispatch/delivered-messages.ts'
 import type { DispatchSettings } from '../../engine/dispatch/dispatcher.ts'
@@ -81,8 +82,6 @@ export interface PartitionSink {
   /** The last pack of the generation was met in a partition and nothing before it is unfinished: recorded. */
   drained(key: PartitionKey): void
 }
-
-const MB = 1024 * 1024
 
 /** Says how a partition hands out now: all have the same share of what their sink may read ahead. */
 export const dispatchSettings = ({ sink, transport }: PartitionSink, { shape }: ServedGeneration): DispatchSettings => ({

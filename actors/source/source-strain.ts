@@ -2,13 +2,13 @@
  * Whether a source has something better to do than to be read by backfills: its slot is about to be lost, or a standby of it falls behind.
  * Asked while backfills read, every few seconds.
  */
+import { MB, sizeText } from '../../engine/amounts.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { rowsOf } from '../../engine/postgres/rows.ts'
 
 const EVERY_MS = 5_000
 /** A slot is in danger with less than this share of max_slot_wal_keep_size left. */
 const LEAST_LEFT = 0.25
-const MB = 1024 * 1024
 
 const COLUMNS = { status: 'text?', left: 'number?', kept: 'number', standby: 'text?', lag: 'number?' } as const
 
@@ -76,8 +76,8 @@ function strainOf({ status, left, kept, standby, lag }: Row, maxStandbyLagBytes:
   if (status !== undefined && status !== 'reserved' && status !== 'extended')
     return `the replication slot is about to be lost (wal_status is ${status}): see what holds up its source, or raise max_slot_wal_keep_size`
   if (left !== undefined && kept > 0 && left < kept * LEAST_LEFT)
-    return `the replication slot has ${Math.round(left / MB)} of ${Math.round(kept / MB)} MB left before it is lost: see what holds up its source, or raise max_slot_wal_keep_size`
+    return `the replication slot has ${sizeText(left)} of ${sizeText(kept)} left before it is lost: see what holds up its source, or raise max_slot_wal_keep_size`
   if (lag !== undefined && lag > maxStandbyLagBytes)
-    return `standby "${standby ?? ''}" of the source is ${Math.round(lag / MB)} MB behind (TAILRACE_BACKFILL_STANDBY_LAG_MB)`
+    return `standby "${standby ?? ''}" of the source is ${sizeText(lag)} behind (TAILRACE_BACKFILL_STANDBY_LAG_MB)`
   return undefined
 }

@@ -1,9 +1,9 @@
 /** The disk of the embedded log: what is left on it, and whether it takes what is written. */
 import { statfs } from 'node:fs/promises'
+import { MB } from '../amounts.ts'
 import { EngineError, errorText } from '../errors.ts'
 import { within } from '../within.ts'
 
-const MB = 1024 * 1024
 const LOOK_EVERY_MS = 1000
 const LOOK_EVERY_BYTES = 64 * MB
 /** Space counts as short when less than this, or less than a quarter of the reserve, is free above the reserve. */

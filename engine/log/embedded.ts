@@ -17,6 +17,7 @@ import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type Database, open, type RootDatabase } from 'lmdb'
+import { MB } from '../amounts.ts'
 import { EngineError } from '../errors.ts'
 import { formatLsn, parseLsn } from '../lsn.ts'
 import { comparePositions, type Position, positionBefore } from '../position.ts'
@@ -49,7 +50,6 @@ import { type Follower, TailCache } from './tail-cache.ts'
 import { minus, NO_WEIGHT, plus, readShares, type Weight, Weights } from './weight.ts'
 
 const FORMAT = 1
-const MB = 1024 * 1024
 /** Memory for the packs at the tail. */
 const CACHE_BYTES = 32 * MB
 

@@ -18,6 +18,7 @@
  *  I7. A sandbox has as few threads as keep up: one more begins when something has waited a while for those that are there.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import { MB } from '../../engine/amounts.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { BatchOutcome } from './batch-outcome.ts'
 import { heldResults } from './held-results.ts'
@@ -88,7 +89,6 @@ const RESTART_MS = 500
 const GROW_AFTER_MS = 10
 /** Of its cap: above it a sandbox is replaced by a fresh one as soon as that is ready. */
 const WORN = 0.75
-const MB = 1024 * 1024
 
 /** Runs the functions of all accounts. */
 export class FunctionPool {

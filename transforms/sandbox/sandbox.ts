@@ -9,6 +9,7 @@ import { getCompileCacheDir } from 'node:module'
 import { dirname, join } from 'node:path'
 import { Duplex } from 'node:stream'
 import { fileURLToPath } from 'node:url'
+import { MB } from '../../engine/amounts.ts'
 import { free, pagesOf } from '../../engine/body-memory.ts'
 import type { SandboxKind } from '../../engine/state/function-kinds.ts'
 import { confinement as ofProcess, type Confinement } from './confinement.ts'
@@ -77,7 +78,6 @@ const START_DEADLINE_MS = 60_000
 const WORDS = 2_000
 /** What comes over a pipe in such pieces is a large answer, whose pieces would be as much memory again until they are collected. */
 const FREED_FROM_BYTES = 32 * 1024
-const MB = 1024 * 1024
 /** Answers that have pages of their own. */
 const LARGE_BYTES = MB
 /** One thread at work is the rule, with a small heap: helpers for its collections cost more than they take off it. */

@@ -35,7 +35,7 @@ test('a source whose slot has little left before it is lost is left alone, until
     await query('select pg_switch_wal()')
     return causeNow(query)
   })
-  assert.match(cause, /^the replication slot has \d+ of 96 MB left before it is lost: .* raise max_slot_wal_keep_size$/)
+  assert.match(cause, /^the replication slot has [\d.]+ [KM]B of 96 MB left before it is lost: .* raise max_slot_wal_keep_size$/)
   await until('the slot is out of danger', async () => {
     await query('checkpoint') // a slot goes on from where the server has noted which transactions run
     await query(`select pg_replication_slot_advance('s', pg_current_wal_lsn())`)
@@ -61,7 +61,10 @@ test('a source is left alone while a standby of it is far behind', async () => {
     return rows[0]?.['state'] === 'paused'
   })
   await query(`insert into t select repeat(md5(i::text), 30) from generate_series(1, 3000) i`)
-  assert.match((await causeNow(query, MB)) ?? '', /^standby "[^"]*" of the source is \d+ MB behind \(TAILRACE_BACKFILL_STANDBY_LAG_MB\)$/)
+  assert.match(
+    (await causeNow(query, MB)) ?? '',
+    /^standby "[^"]*" of the source is [\d.]+ [KMG]?B behind \(TAILRACE_BACKFILL_STANDBY_LAG_MB\)$/,
+  )
   assert.equal(await causeNow(query, 100 * MB), undefined)
   assert.equal(await causeNow(query, Infinity), undefined)
   await replayed.query('select pg_wal_replay_resume()')
