@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { serveShop, TOKEN, type ShownBackfill } from '../api/sinks/served-shop.ts'
 import { ITEMS } from '../actors/shop.ts'
-import { tailrace } from './command.ts'
+import { printed, tailrace, type Listed } from './command.ts'
 
 const ID = '[0-9a-f-]{36}'
 
@@ -22,7 +22,7 @@ test('a backfill is begun and waited for, and shown and listed afterwards', asyn
   assert.match(waited.out, new RegExp(`^public\\.item: begun \\(${ID}\\)\npublic\\.item: completed, 30 rows\n$`))
   const part = await s.backfill('start', 'a', 'item', '--where', 'id > 28', '--sort-column', 'id', '--from', '20', '--wait', '--json')
   assert.equal(part.code, 0)
-  const shown = JSON.parse(part.out) as ShownBackfill & Record<string, unknown>
+  const shown = printed<ShownBackfill & Record<string, unknown>>(part)
   assert.deepEqual([shown.state, shown.rows_processed_count, shown['where'], shown['start_position']], ['completed', 2, 'id > 28', '20'])
   assert.equal((await s.backfill('get', 'a')).out, 'public.item: completed, 2 rows\n')
   const listed = await s.backfill('ls', 'a')
@@ -30,7 +30,7 @@ test('a backfill is begun and waited for, and shown and listed afterwards', asyn
     listed.out,
     new RegExp(`^  \\d{4}-\\S+Z   ${shown.id}  public\\.item: completed, 2 rows\n  \\S+ +${ID}  public\\.item: completed, 30 rows\n$`),
   )
-  assert.deepEqual(JSON.parse((await s.backfill('ls', 'a', '--json')).out).data[0], shown)
+  assert.deepEqual(printed<Listed<ShownBackfill>>(await s.backfill('ls', 'a', '--json')).data[0], shown)
   assert.equal((await s.backfill('delete', 'a', shown.id)).out, `public.item: deleted (${shown.id})\n`)
   assert.equal((await s.call('GET', '/sinks/a/backfills')).body.data.length, 1)
 })
@@ -52,7 +52,7 @@ test('those that have not ended are paused, resumed and cancelled by table, by i
   await s.backfill('resume', 'a', 'public.other')
   assert.deepEqual(await states(), { 'public.item': 'active', 'public.other': 'active' })
   const { out } = await s.backfill('get', 'a', 'item', '--json')
-  assert.match((await s.backfill('cancel', 'a', (JSON.parse(out) as ShownBackfill).id)).out, /^public\.item: cancelled/)
+  assert.match((await s.backfill('cancel', 'a', printed<ShownBackfill>({ out }).id)).out, /^public\.item: cancelled/)
   assert.match((await s.backfill('cancel', 'a')).out, /^public\.other: cancelled/, 'there is only one left')
   assert.deepEqual(await states(), { 'public.item': 'cancelled', 'public.other': 'cancelled' })
   assert.match((await s.backfill('get', 'a', 'item', '--wait')).out, /^public\.item: cancelled, 0 rows/)

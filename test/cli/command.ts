@@ -12,3 +12,9 @@ export async function tailrace(...args: string[]): Promise<{ code: number; out: 
   const [[code], out, err] = await Promise.all([once(child, 'close') as Promise<[number]>, text(child.stdout), text(child.stderr)])
   return { code, out, err }
 }
+
+/** Reads what a command printed as JSON, in the shape that its caller expects: where it has another one, the assertions on it fail. */
+export const printed = <T>({ out }: Readonly<{ out: string }>): T => JSON.parse(out) as T
+
+/** A list, as commands print it with `--json`. */
+export type Listed<T> = Readonly<{ data: readonly T[] }>

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Service, TOKEN } from '../faults/service.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
-import { tailrace } from './command.ts'
+import { printed, tailrace, type Listed } from './command.ts'
 
 test('databases are listed, shown with their tables, and tried', async () => {
   await using db = await createDatabase(
@@ -13,7 +13,7 @@ test('databases are listed, shown with their tables, and tried', async () => {
   await using service = await Service.prepare({ source: db.connection, stateUrl: state.url, sinks: [], slot: `s_${db.name}` })
   await service.startReady()
   const databases = (...args: string[]) => tailrace('databases', ...args, '--url', service.origin, '--token', TOKEN)
-  const [{ name }] = JSON.parse((await databases('ls', '--json')).out).data
+  const { data: [{ name } = { name: '' }] } = printed<Listed<{ name: string }>>(await databases('ls', '--json')) // prettier-ignore
   const { hostname, port, database, username, password } = db.connection
   assert.equal(
     (await databases('ls')).out.replaceAll(/ {2,}/g, '  '),
@@ -32,7 +32,7 @@ test('databases are listed, shown with their tables, and tried', async () => {
   assert.deepEqual([refused.code, refused.out], [1, ''])
   assert.match(refused.err, /has no publication "\w+"\. Run: create publication/)
   const asJson = await databases('test', name, '--json')
-  assert.deepEqual([asJson.code, JSON.parse(asJson.out).success], [1, false])
+  assert.deepEqual([asJson.code, printed<{ success: boolean }>(asJson).success], [1, false])
   for (const [args, code, words] of [
     [['get', 'nosuch'], 1, /There is no database "nosuch"/],
     [['get'], 2, /NAME is missing/],

@@ -6,7 +6,7 @@ import type { DatabaseCheck } from '../../engine/wal/connection/database-checks.
 import { ITEMS } from '../actors/shop.ts'
 import { serveShop, TOKEN } from '../api/sinks/served-shop.ts'
 import { createDatabase } from '../services/postgres.ts'
-import { tailrace } from './command.ts'
+import { printed, tailrace } from './command.ts'
 
 type Answer = Readonly<{ ok: boolean; errors: number; warnings: number; checks: readonly (DatabaseCheck & { of: string })[] }>
 
@@ -21,7 +21,7 @@ test('faults of a database are found, each with the SQL that mends it', async ()
   const url = Object.assign(new URL(db.url), { username: role, password: 'pw' }).href
   const doctor = async (...args: string[]) => {
     const { code, out } = await tailrace('doctor', url, '--json', ...args)
-    return { code, ...(JSON.parse(out) as Answer) }
+    return { code, ...printed<Answer>({ out }) }
   }
   const bare = await doctor()
   assert.equal(bare.code, 1)
@@ -61,7 +61,7 @@ test('a database that does not answer, or lets nobody in, is an error with its r
 test('a service is looked at with its databases and sinks, and an installation even where no service answers', async () => {
   await using s = await serveShop([`name: a, ${ITEMS}`])
   const doctor = (...args: string[]) => tailrace('doctor', '--url', s.url, '--token', TOKEN, ...args)
-  const { checks } = JSON.parse((await doctor('--json')).out) as Answer
+  const { checks } = printed<Answer>(await doctor('--json'))
   const of = (name: string) => checks.filter((check) => check.of === name)
   for (const name of ['Node', 'Settings', 'Memory', 'VAULT_KEY'])
     assert.ok(

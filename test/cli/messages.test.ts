@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { serve } from '../api/api-fixture.ts'
 import { GOODS_ID, RECORD, TOKEN } from '../api/scripted-engine.ts'
-import { tailrace } from './command.ts'
+import { printed, tailrace } from './command.ts'
 
 test('messages are listed, shown and edited, one or all of a state', async () => {
   await using s = await serve()
@@ -14,10 +14,10 @@ test('messages are listed, shown and edited, one or all of a state', async () =>
   const [head = '', row = ''] = listed.out.split('\n')
   assert.match(head, /^ID +STATE +TABLE +KEY +ACTION +TRIES +ERROR$/)
   for (const part of [RECORD.id, RECORD.state, RECORD.action, RECORD.error]) assert.ok(row.includes(String(part)), row)
-  assert.deepEqual(JSON.parse((await messages('ls', 'goods', '--json')).out), { data: [RECORD] })
+  assert.deepEqual(printed(await messages('ls', 'goods', '--json')), { data: [RECORD] })
   const shown = await messages('get', 'goods', RECORD.id)
   assert.match(shown.out, new RegExp(`^id +${RECORD.id}\n[^]*\nattempts:\n`))
-  assert.equal(JSON.parse((await messages('get', 'goods', RECORD.id, '--json')).out).id, RECORD.id)
+  assert.equal(printed<{ id: string }>(await messages('get', 'goods', RECORD.id, '--json')).id, RECORD.id)
   for (const [args, choice] of [
     [['redeliver', 'goods', RECORD.id], [RECORD.id]],
     [

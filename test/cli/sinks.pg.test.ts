@@ -6,7 +6,9 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { ITEMS } from '../actors/shop.ts'
 import { serveShop, TOKEN } from '../api/sinks/served-shop.ts'
-import { tailrace } from './command.ts'
+import { printed, tailrace, type Listed } from './command.ts'
+
+type Named = Readonly<{ name: string }>
 
 test('sinks are made from a file, listed, shown, paused, resumed and deleted', async () => {
   await using s = await serveShop([`name: a, ${ITEMS}`])
@@ -25,12 +27,12 @@ test('sinks are made from a file, listed, shown, paused, resumed and deleted', a
   assert.equal((await sinks('resume', 'b')).out, 'b: active\n')
   const shown = await sinks('get', 'a')
   assert.match(shown.out, /^id +[0-9a-f-]{36}\nname +a\nstatus +paused\n[^]*\nhealth: paused\n {2}Sink configuration/)
-  assert.equal(JSON.parse((await sinks('get', 'a', '--json')).out).name, 'a')
+  assert.equal(printed<Named>(await sinks('get', 'a', '--json')).name, 'a')
   const asked = await sinks('delete', 'b')
   assert.equal(asked.code, 1)
   assert.match(asked.err, /nothing was deleted: there is no terminal to ask at; --yes/)
   assert.equal((await sinks('delete', 'b', '--yes')).out, 'b: deleted\n')
-  assert.deepEqual(JSON.parse((await sinks('ls', '--json')).out).data.map(({ name }: { name: string }) => name), ['a']) // prettier-ignore
+  assert.deepEqual(printed<Listed<Named>>(await sinks('ls', '--json')).data.map(({ name }) => name), ['a']) // prettier-ignore
   await writeFile(file, 'sinks: []')
   for (const [args, code, words] of [
     [['get', 'b'], 1, /There is no sink "b"/],

@@ -8,7 +8,9 @@ import { ITEMS } from '../actors/shop.ts'
 import { serveShop, TOKEN } from '../api/sinks/served-shop.ts'
 import { COMMAND } from '../services/bundled-command.ts'
 import { until } from '../waiting.ts'
-import { tailrace } from './command.ts'
+import { printed, tailrace } from './command.ts'
+
+type Tailed = Readonly<{ table: string; action: string; message: Readonly<{ record: unknown }> }>
 
 /** What a running command has printed. */
 function tailing(args: readonly string[]) {
@@ -47,7 +49,7 @@ test('messages are printed as they come, for people or a line of JSON each, and 
     /^\d\d:\d\d:\d\d\.\d{3} insert public\.item \{"id":0,"name":"big","big":"?12345678901234567890"?\}$/,
   )
   assert.match(read.lines.at(-2) ?? '', /update public\.item \{"id":1,"name":"other"/)
-  const { table, action, message } = JSON.parse(parsed.lines.at(-2) ?? '')
+  const { table, action, message } = printed<Tailed>({ out: parsed.lines.at(-2) ?? '' })
   assert.deepEqual([table, action, message.record], ['public.item', 'update', { id: 1, name: 'other' }])
   assert.equal((await s.shop.take('a', id + 2)).length, id + 2)
 })

@@ -7,6 +7,9 @@ import { after, before, test } from 'node:test'
 import { Service, TOKEN } from '../faults/service.ts'
 import { COMMAND } from '../services/bundled-command.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
+import { printed, type Listed } from './command.ts'
+
+type Made = Readonly<{ id: string; name: string; scopes: readonly string[]; expires_at: string; made_by: string }>
 
 const started = new AsyncDisposableStack()
 let service: Service
@@ -43,11 +46,11 @@ test('a token is created with its text on the standard output alone, listed, and
 })
 
 test('with --json it prints what the API answers', async () => {
-  const made = JSON.parse((await token('create', 'machine', '--scopes', 'read,manage', '--expires', '2090-01-01T00:00:00Z', '--json')).out)
+  const made = printed<Made>(await token('create', 'machine', '--scopes', 'read,manage', '--expires', '2090-01-01T00:00:00Z', '--json'))
   assert.deepEqual([made.name, made.scopes, made.expires_at], ['machine', ['read', 'manage'], '2090-01-01T00:00:00.000Z'])
-  const { data } = JSON.parse((await token('ls', '--json')).out)
-  assert.ok(data.some((one: { id: string; made_by: string }) => one.id === made.id && one.made_by === 'api'))
-  assert.deepEqual(JSON.parse((await token('revoke', made.id, '--json')).out), { success: true })
+  const { data } = printed<Listed<Made>>(await token('ls', '--json'))
+  assert.ok(data.some((one) => one.id === made.id && one.made_by === 'api'))
+  assert.deepEqual(printed(await token('revoke', made.id, '--json')), { success: true })
 })
 
 test('what is wrong is told: no name, an unknown token, a scope that is none', async () => {

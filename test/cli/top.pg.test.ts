@@ -5,14 +5,20 @@ import { stripVTControlCharacters } from 'node:util'
 import { ITEMS } from '../actors/shop.ts'
 import { serveShop, TOKEN } from '../api/sinks/served-shop.ts'
 import { until } from '../waiting.ts'
-import { tailrace } from './command.ts'
+import { printed, tailrace } from './command.ts'
+
+type Row = Readonly<{ name: string; waiting: number; backlog_bytes: number; oldest_ms: number; failing: number; health: string }>
+type Shown = Readonly<{
+  sources: readonly Readonly<{ in_per_second: number | null }>[]
+  sinks: readonly (Row & Readonly<{ out_per_second: number | null }>)[]
+}>
 
 test('databases and sinks are shown with what waits, what is delivered and what is paused, once where there is no terminal', async () => {
   await using s = await serveShop([`name: a, ${ITEMS}`, `name: b, ${ITEMS}`])
   const top = (...args: string[]) => tailrace('top', ...args, '--url', s.url, '--token', TOKEN)
   const row = async (name: string) => {
-    const { out } = await top('--json')
-    return JSON.parse(out).sinks.find((sink: { name: string }) => sink.name === name)
+    const { sinks } = printed<Shown>(await top('--json'))
+    return sinks.find((sink) => sink.name === name) ?? assert.fail(name)
   }
   await s.shop.insert(1, 20)
   await s.shop.take('b', 20)
@@ -28,8 +34,8 @@ test('databases and sinks are shown with what waits, what is delivered and what 
     }
   })()
   await until('what comes and goes is shown as rates', async () => {
-    const { sources, sinks } = JSON.parse((await top('--json')).out)
-    return sources[0].in_per_second > 0 && sinks.find((sink: { name: string }) => sink.name === 'b').out_per_second > 0
+    const { sources } = printed<Shown>(await top('--json'))
+    return Number(sources[0]?.in_per_second) > 0 && Number((await row('b')).out_per_second) > 0
   }).finally(() => looking.abort())
   await writing
   await s.call('PATCH', '/sinks/a', { status: 'paused' })
