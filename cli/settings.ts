@@ -135,7 +135,7 @@ export const VARIABLES = {
   ),
   TAILRACE_PEER_CA_FILE: variable(
     text,
-    'PEM file of the authority whose certificates the other processes of a cluster must have where their address says https (any that Node trusts)',
+    'PEM file of the authority whose certificates the other processes of a cluster must have where their address says https (any that Node trusts); read again when it changes',
   ),
   TAILRACE_DATA: variable(text, 'data folder (./data)'),
   TAILRACE_METRICS_PORT: variable(port(true), 'port of /metrics (8376), 0 = none'),

@@ -22,7 +22,7 @@ import { DatabaseEdits } from '../actors/resources/database-edits.ts'
 import { IssuerUsers } from '../actors/resources/issuer-users.ts'
 import { ResourceEdits } from '../actors/resources/resource-edits.ts'
 import { TokenEdits } from '../actors/resources/token-edits.ts'
-import { Certificate, readAuthority } from '../api/http/certificate.ts'
+import { Certificate, openAuthority } from '../api/http/certificate.ts'
 import { startMetricsServer } from '../api/metrics-server.ts'
 import { startApi } from '../api/server.ts'
 import { Issuer } from '../api/oidc/issuer.ts'
@@ -110,7 +110,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   await using parts = new AsyncDisposableStack()
   const { tls, hasMetricsTls, peerCaFile, limits, corsOrigins, trustedProxies } = settings.edge
   const certificate = tls && parts.use(new Certificate(tls, logger)) // first: a mistake in them is told at once
-  const authority = peerCaFile === undefined ? undefined : readAuthority('TAILRACE_PEER_CA_FILE', peerCaFile)
+  const authority = peerCaFile === undefined ? undefined : parts.use(openAuthority(peerCaFile, logger))
   const folder = parts.use(openDataFolder(settings.dataFolder))
   const embedded = settings.state ? undefined : await startEmbedded(folder.path, logger, parts)
   const server = embedded?.server

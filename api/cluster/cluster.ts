@@ -15,7 +15,7 @@ import type { EngineVerbs, LocalEngine } from '../../actors/engine.ts'
 import { ClusterAcks } from './cluster-acks.ts'
 import { ClusterSinks } from './cluster-sinks.ts'
 import { reportOf, type KnownNode } from './node-report.ts'
-import { PeerClient } from './peer-client.ts'
+import { PeerClient, type Authority } from './peer-client.ts'
 import type { ServedCluster } from './peer-routes.ts'
 import { PeerKey } from './peer-key.ts'
 import { PEER_CALLS, VERBS, type Verb, type WholeCall } from './verbs.ts'
@@ -33,8 +33,8 @@ type ClusterParts = Readonly<{
   /** one that is accepted too, while the key is changed */
   otherVaultKey?: Buffer | undefined
   logger: Logger
-  /** in PEM, of the certificates of the other processes; absent: any that Node trusts */
-  authority?: string | undefined
+  /** of the certificates of the other processes; absent: any that Node trusts */
+  authority?: Authority | undefined
 }>
 
 interface Cluster extends AsyncDisposable {

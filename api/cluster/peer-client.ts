@@ -51,19 +51,23 @@ export type AskedMessages = Readonly<{ call: string; batch_size: number; wait_ms
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type PeerAnswer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
+/** The certificates in PEM of who signs those of the processes, and who hears when they are others. */
+export type Authority = Readonly<{ texts: readonly string[]; watch: (listener: () => void) => void }>
+
 /** Calls the other processes of the cluster. */
 export class PeerClient implements AsyncDisposable {
   readonly #key: PeerKey
   readonly #logger: Logger
-  readonly #authority: string | undefined
+  readonly #authority: Authority | undefined
   /** by address */
   readonly #pools = new Map<string, Pool>()
 
-  /** @param authority in PEM, the only one whose certificates peers may have; absent: those that Node trusts */
-  constructor(key: PeerKey, logger: Logger, authority?: string) {
+  /** @param authority the only one whose certificates peers may have; absent: those that Node trusts */
+  constructor(key: PeerKey, logger: Logger, authority?: Authority) {
     this.#key = key
     this.#logger = logger
     this.#authority = authority
+    authority?.watch(() => this.#renewAuthority())
   }
 
   /**
@@ -177,6 +181,13 @@ export class PeerClient implements AsyncDisposable {
     throw errorOf(node, status, answer.body)
   }
 
+  /** Calls that are under way come to their end; all others go over connections that are made anew. */
+  #renewAuthority(): void {
+    this.#logger.info('the certificate of the authority of the cluster was renewed from its file')
+    for (const pool of this.#pools.values()) void pool.close().catch(() => undefined)
+    this.#pools.clear()
+  }
+
   #pool(address: string): Pool {
     let pool = this.#pools.get(address)
     if (!pool) {
@@ -188,7 +199,7 @@ export class PeerClient implements AsyncDisposable {
         keepAliveMaxTimeout: KEEP_ALIVE_MS,
         headersTimeout: 0, // each call has its deadline
         bodyTimeout: 0,
-        connect: { timeout: CONNECT_MS, minVersion: 'TLSv1.2', ...(this.#authority !== undefined && { ca: this.#authority }) },
+        connect: { timeout: CONNECT_MS, minVersion: 'TLSv1.2', ...(this.#authority && { ca: [...this.#authority.texts] }) },
       })
       this.#pools.set(address, pool)
     }

@@ -6,7 +6,7 @@ import { connect as connectPlain } from 'node:net'
 import { after, before, test } from 'node:test'
 import { connect, type TLSSocket } from 'node:tls'
 import { listenForMetrics } from '../../api/metrics-server.ts'
-import { Certificate, readAuthority, type CertificateFiles } from '../../api/http/certificate.ts'
+import { Certificate, openAuthority, type CertificateFiles } from '../../api/http/certificate.ts'
 import { EngineError } from '../../engine/errors.ts'
 import { createLogger } from '../../engine/logger.ts'
 import { Metrics } from '../../engine/metrics.ts'
@@ -179,7 +179,7 @@ test('files that can’t be used stop the start, and the variable is named', asy
   assert.match(refused({ ...good, certFile: noPem }).message, /^TAILRACE_TLS_CERT_FILE: .* has no certificate in PEM$/)
   assert.match(refused({ ...good, keyFile: noPem }).message, /^TAILRACE_TLS_KEY_FILE: .* has no private key in PEM/)
   assert.match(refused({ ...good, keyFile: other.keyFile }).message, /^TAILRACE_TLS_KEY_FILE: the key in .* does not belong to/)
-  assert.throws(() => readAuthority('TAILRACE_PEER_CA_FILE', noPem), {
+  assert.throws(() => openAuthority(noPem, logger), {
     code: 'SETTING_INVALID',
     message: /^TAILRACE_PEER_CA_FILE: .* has no certificate/,
   })

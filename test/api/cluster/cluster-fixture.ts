@@ -11,6 +11,7 @@ import type { EngineVerbs, LocalEngine } from '../../../actors/engine.ts'
 import type { Holder, Replayed } from '../../../actors/sink/replays.ts'
 import type { HeldSink } from '../../../actors/sink/running-sink.ts'
 import type { ReplayTarget } from '../../../engine/dispatch/replay/replay-plan.ts'
+import type { Authority } from '../../../api/cluster/peer-client.ts'
 import type { Certificate } from '../../../api/http/certificate.ts'
 import { startApi, type ApiServer } from '../../../api/server.ts'
 import type { Limits } from '../../../api/limits.ts'
@@ -106,7 +107,7 @@ export class ClusterFixture implements AsyncDisposable {
       address?: string
       limits?: Partial<Limits>
       certificate?: Certificate
-      authority?: string
+      authority?: Authority
     } = {},
   ): Promise<ClusterNode> {
     const { vaultKey = VAULT_KEY, runs = true, fields = {}, limits = {}, certificate, authority } = options
