@@ -3,7 +3,6 @@
  * of their own; when the last such process has gone, their routing is saved anew, so that they share streams.
  */
 import type { Logger } from '../engine/logger.ts'
-import type { ResourceStore } from '../engine/state/resource-store.ts'
 import type { Store } from '../engine/state/store.ts'
 import { StoredVersions, type SavedVersion } from '../engine/wal/routing/stored-versions.ts'
 import { saveRouting } from './routing-of-sinks.ts'
@@ -11,7 +10,7 @@ import { saveRouting } from './routing-of-sinks.ts'
 /** @property inTurn runs work while no other change of the resources takes effect @property mark writes the mark of a version that was saved */
 type SourceRoutingsOptions = Readonly<{
   store: Pick<Store, 'transaction'>
-  resources: Pick<ResourceStore, 'load'>
+  resources: Parameters<typeof saveRouting>[1]
   logger: Pick<Logger, 'warn'>
   inTurn: (work: () => Promise<void>) => Promise<void>
   mark: (databaseId: string, saved: SavedVersion) => Promise<unknown> | undefined
