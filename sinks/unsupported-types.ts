@@ -21,6 +21,7 @@ const TYPES: Readonly<Record<string, Readonly<{ secrets: readonly string[]; batc
   gcp_pubsub: { secrets: ['credentials'], batchSize: 1 },
   azure_event_hub: { secrets: ['shared_access_key'], batchSize: 10 },
   typesense: { secrets: ['api_key'], batchSize: 1 },
+  mysql: { secrets: ['password'], batchSize: 100 },
 }
 
 const secretText = Type.String({ ...SECRET })

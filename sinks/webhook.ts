@@ -8,7 +8,7 @@ import { gzip } from 'node:zlib'
 import { EngineError } from '../engine/errors.ts'
 import { fieldsOf, isObject } from '../engine/json.ts'
 import { HttpPool, type HttpAnswer, type HttpResult } from '../engine/net/http-pool.ts'
-import { withoutLogin } from '../engine/state/destinations.ts'
+import { withoutAddress, withoutLogin } from '../engine/state/destinations.ts'
 import { WebhookDestination } from './webhook-settings.ts'
 import { bodyMemory } from '../engine/body-memory.ts'
 import { KeptAnswers } from './kept-answers.ts'
@@ -59,8 +59,8 @@ class Webhook implements PushWire {
   constructor({ sink, database, endpoint, egress, concurrency, warn }: PushOptions) {
     const settings = sink.destination as WebhookDestination
     if (!endpoint) throw new EngineError('NOT_FOUND', `the HTTP endpoint "${settings.http_endpoint}" does not exist`)
-    if (endpoint.kind === 'local')
-      throw new EngineError('DESTINATION_UNREACHABLE', 'the HTTP endpoint is local: no development tunnel is open')
+    const lacking = withoutAddress(endpoint)
+    if (lacking !== undefined) throw new EngineError('DESTINATION_UNREACHABLE', lacking)
     this.#settings = settings
     this.maxMessages = settings.batch ? sink.batch_size : 1
     this.judgesEach = settings.batch && settings.item_results === true

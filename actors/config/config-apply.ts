@@ -37,6 +37,7 @@ import { keyInUse } from '../../engine/state/vault-rotation.ts'
 import { sinkNames } from '../resources/sink-names.ts'
 import { wrongTable } from '../../sinks/change-retention.ts'
 import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
+import { withoutAddress } from '../../engine/state/destinations.ts'
 import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
 import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
@@ -494,6 +495,8 @@ async function writeAll(
   await put('function', functions)
   await put('http_endpoint', document.endpoints)
   for (const { line, input } of document.endpoints) {
+    const lacking = input.kind === 'external' ? withoutAddress(input) : undefined
+    if (lacking !== undefined) findings.notice(line, `the HTTP endpoint "${input.name}": its sinks keep their messages, for ${lacking}`)
     const keys = keysIn(input.url)
     if (keys.length > 0) findings.notice(line, `the HTTP endpoint "${input.name}" has what looks like a key in its URL (${keys.join(', ')}), which is not stored encrypted: prefer encrypted_headers`) // prettier-ignore
   }

@@ -56,8 +56,11 @@ export type ConfigDocument = Readonly<{
 
 const SECTIONS = new Set(['account', ...[TOKENS, USERS, ...Object.values(RESOURCE_FORMS)].map(({ section }) => section).toSorted()])
 /** older names of sections */
-const OLDER = new Set(['transforms'])
-const NOT_YET = new Set(['wal_pipelines'])
+const OLDER: Readonly<Record<string, string>> = {
+  transforms: 'functions',
+  change_capture_pipelines: 'change_retentions',
+  wal_pipelines: 'change_retentions',
+}
 
 /**
  * Reads a configuration file. @param source YAML @param file named in errors
@@ -126,14 +129,12 @@ export function readDocument(
   const users = entriesOf(reader, root, USERS)
   const { database, change_retention, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
   const databases = entriesOf(reader, root, database, { known: stored.databases, mayMove: stored.mayMove })
-  if (root['functions'] !== undefined && root['transforms'] !== undefined)
-    reader.wrong(reader.keyOffset('transforms'), 'transforms is the older name of functions: give only one of the two sections')
-  const section = root['transforms'] === undefined ? 'functions' : 'transforms'
+  const section = nameOf(reader, root, functionForm.section)
   const functions = entriesOf(reader, root, { ...functionForm, section }, { textOf: read }).map(({ i, ...fn }) => ({
     ...fn,
     ...placeOfFunction(reader, [section, i], fn),
   }))
-  const retentions = entriesOf(reader, root, change_retention)
+  const retentions = entriesOf(reader, root, { ...change_retention, section: nameOf(reader, root, change_retention.section) })
   const endpoints = entriesOf(reader, root, http_endpoint, { known: stored.endpoints })
   const sinks = entriesOf(reader, root, sink, { known: stored.sinks })
   const slots = databases.map(({ input: { connection: c, slotName } }) => `${c.hostname}:${c.port}/${slotName}`)
@@ -212,11 +213,19 @@ function accountNamed(reader: ConfigReader, form: unknown, stored: StoredAccount
   return ''
 }
 
+/** Finds under which of its names a section stands in a file; it may have only one. */
+function nameOf(reader: ConfigReader, root: Readonly<Record<string, unknown>>, section: string): string {
+  const older = Object.keys(OLDER).filter((name) => OLDER[name] === section)
+  const [given = section, ...others] = [section, ...older].filter((name) => root[name] !== undefined)
+  for (const other of others)
+    reader.wrong(reader.keyOffset(other), `${other} is the older name of ${section}: give only one of the two sections`)
+  return given
+}
+
 /** @param held what stands there */
 function checkSection(reader: ConfigReader, key: string, held: unknown): void {
-  if (SECTIONS.has(key) || OLDER.has(key)) return
+  if (SECTIONS.has(key) || Object.hasOwn(OLDER, key)) return
   const offset = reader.keyOffset(key)
-  if (NOT_YET.has(key)) return reader.wrong(offset, `the section "${key}" is not supported yet`)
   // any other key may hold anchors for the sections below it. Of a misspelt section a single value may well have an anchor, so
   // inside only a mapping or a list with one makes a holder of them
   if (reader.isAnchorHolder(key)) return

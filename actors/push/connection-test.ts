@@ -2,7 +2,7 @@
 import { EngineError } from '../../engine/errors.ts'
 import type { Egress } from '../../engine/net/egress.ts'
 import { HttpPool } from '../../engine/net/http-pool.ts'
-import type { HttpEndpoint } from '../../engine/state/destinations.ts'
+import { withoutAddress, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 
@@ -28,9 +28,10 @@ export async function testConnection(
 }
 
 /** Tries to reach an HTTP endpoint. @returns what is wrong; undefined: nothing */
-export async function testEndpoint({ kind, url }: HttpEndpoint, egress: Egress): Promise<string | undefined> {
-  if (kind === 'local') return 'the HTTP endpoint is local: no development tunnel is open'
-  const pool = new HttpPool({ origin: new URL(url).origin, connections: 1, egress })
+export async function testEndpoint(endpoint: HttpEndpoint, egress: Egress): Promise<string | undefined> {
+  const lacking = withoutAddress(endpoint)
+  if (lacking !== undefined) return lacking
+  const pool = new HttpPool({ origin: new URL(endpoint.url).origin, connections: 1, egress })
   try {
     return (await pool.reach(AbortSignal.timeout(LIMIT_MS)))?.message
   } finally {

@@ -16,6 +16,7 @@ const ALIASES: Readonly<Record<string, string>> = {
   stream: 'sequin_stream',
   tailrace_stream: 'sequin_stream',
   http_push: 'webhook',
+  redis: 'redis_stream',
 }
 const options = { useDefaults: true, keywords: ['secret'] }
 const checks = new Map([...STORED_DESTINATIONS].map(([kind, schema]) => [kind, schemaCheck(schema, options)]))
@@ -43,7 +44,8 @@ export const DestinationOut = Type.Unsafe<Destination>(
 export function kindOf(form: unknown, taken: DestinationSchemas = DESTINATIONS): string | undefined {
   const type = fieldsOf(form)['type']
   if (typeof type !== 'string') return undefined
-  return Object.hasOwn(ALIASES, type) ? ALIASES[type] : taken.has(type) ? type : undefined
+  const kind = Object.hasOwn(ALIASES, type) ? ALIASES[type] : type
+  return kind !== undefined && taken.has(kind) ? kind : undefined
 }
 
 /** Says why a type of destination can't be taken. @param can those that can, whoever has them */

@@ -5,7 +5,7 @@
  */
 import { Type } from 'typebox'
 import { isHeader, MAX_HEADERS } from '../../engine/net/http-header.ts'
-import { withoutLogin, type HttpEndpoint } from '../../engine/state/destinations.ts'
+import { NO_URL, withoutLogin, type HttpEndpoint } from '../../engine/state/destinations.ts'
 import { Name, isName } from '../../engine/resource-name.ts'
 import { NOUN_OF, type EndpointInput } from '../../engine/state/resource-store.ts'
 import { type Reason } from '../../engine/schema-reasons.ts'
@@ -29,6 +29,7 @@ export const EndpointOut = Type.Object(
     url: Type.Optional(Type.String()),
     local: Type.Optional(Type.Literal(true)),
     path: Type.Optional(Type.String({ description: 'of a local one' })),
+    'webhook.site': Type.Optional(Type.Literal(true, { description: 'in the place of a url: it has none yet' })),
     headers: HeaderMap,
     encrypted_headers: Type.Record(Type.String(), Type.String(), { description: 'values are shown only in part' }),
   },
@@ -57,6 +58,8 @@ export const EndpointIn = Type.Object(
 )
 
 const MAX_URL = 4096
+/** Where the test service makes addresses. */
+const TEST_SERVICE = 'https://webhook.site/'
 /** How an older version showed encrypted headers: means those that are stored. */
 const isSummary = (given: unknown): given is string => typeof given === 'string' && /^\(\d+ encrypted header\(s\)\)/.test(given)
 
@@ -65,7 +68,7 @@ export function endpointOut({ id, name, kind, url, headers, encryptedHeaders }: 
   return {
     id,
     name,
-    ...(kind === 'local' ? { local: true, path: url } : { url: shownUrl(url) }),
+    ...(kind === 'local' ? { local: true, path: url } : url === NO_URL ? { 'webhook.site': true } : { url: shownUrl(url) }),
     headers,
     encrypted_headers: Object.fromEntries(Object.entries(encryptedHeaders).map(([key, value]) => [key, obfuscated(value)])),
   }
@@ -96,7 +99,7 @@ export function newEndpoint(body: Body, known?: HttpEndpoint): Omit<EndpointInpu
 export function endpointChanges(endpoint: HttpEndpoint, body: Body): Partial<EndpointInput> {
   const { changes, reasons } = read(body, { known: endpoint, isLocal: endpoint.kind === 'local' })
   if (body['local'] !== undefined && isTrue(body['local']) !== (endpoint.kind === 'local')) reasons.push(['local', 'cannot be changed'])
-  if (isTrue(body['webhook.site'])) reasons.push(['webhook.site', 'cannot be changed'])
+  if (isTrue(body['webhook.site']) && endpoint.url !== NO_URL) reasons.push(['webhook.site', 'cannot be changed'])
   if (reasons.length > 0) throw invalid(reasons)
   if (changes.url === undefined) return changes
   const { authorization: _, ...others } = endpoint.encryptedHeaders // a new login goes before the one that is stored
@@ -115,14 +118,17 @@ export const ENDPOINT: ResourceForm<'http_endpoint', Readonly<{ input: EndpointI
     if (isTold && !known)
       throw invalid([['encrypted_headers', 'is a summary, which has only the number of headers: give the headers with their values']])
     const { url, ...input } = newEndpoint(isTold ? { ...entry, encrypted_headers: known?.encryptedHeaders } : entry, known)
-    if (url === undefined) throw invalid([['webhook.site', 'is only for the API: give url in a file']])
-    return { input: { ...input, url } }
+    return { input: { ...input, url: url ?? (known?.url.startsWith(TEST_SERVICE) ? known.url : NO_URL) } }
   },
   entry: ({ name, kind, url, headers, encryptedHeaders }, secret) => {
     const encrypted = Object.entries(encryptedHeaders).map(([key, value]) => [key, secret(value)])
     return {
       name,
-      ...(kind === 'local' ? { local: true, ...(url !== '' && { path: url }) } : { url: shownUrl(url, secret) }),
+      ...(kind === 'local'
+        ? { local: true, ...(url !== '' && { path: url }) }
+        : url === NO_URL
+          ? { 'webhook.site': true }
+          : { url: shownUrl(url, secret) }),
       ...(Object.keys(headers).length > 0 && { headers }),
       ...(encrypted.length > 0 && { encrypted_headers: Object.fromEntries(encrypted) }),
     }

@@ -36,6 +36,16 @@ export type HttpEndpoint = Readonly<{
 
 type Addressed = Pick<HttpEndpoint, 'url' | 'headers' | 'encryptedHeaders'>
 
+/** The URL of an external HTTP endpoint that has none yet. */
+export const NO_URL = ''
+/** Says why nothing can be sent to an HTTP endpoint; undefined: it has an address. */
+export function withoutAddress({ kind, url }: Pick<HttpEndpoint, 'kind' | 'url'>): string | undefined {
+  if (kind === 'local') return 'the HTTP endpoint is local: no development tunnel is open'
+  return url === NO_URL
+    ? 'the HTTP endpoint has no url yet: an address at webhook.site is made only where one is asked for over the API'
+    : undefined
+}
+
 /** User and password of the URL become the header that they stand for, which is kept encrypted; a header that is given goes before them. */
 export function withoutLogin<T extends Addressed>(endpoint: T): T {
   const { url, headers, encryptedHeaders } = endpoint

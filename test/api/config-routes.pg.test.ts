@@ -213,7 +213,7 @@ functions:
   - { name: broken, type: filter, file: broken.ts }
 sinks:
   - { name: new, database: source, source: {}, destination: { type: stream }, colour: red }
-wal_pipelines: []
+snks: []
 `
   const refused = await call('apply', yaml, { file: 'shop.yaml', files: { 'broken.ts': 'export default () =>\n  1 +' } })
   assert.equal(refused.status, 422)
@@ -225,7 +225,7 @@ wal_pipelines: []
       'shop.yaml:4:42: function "gone": file gone.ts can\'t be read: the request does not contain this file',
       'shop.yaml:5:41: function "broken": broken.ts:2:6: Expression expected',
       'shop.yaml:7:87: sink "new": colour is not a field of a sink',
-      'shop.yaml:8:1: the section "wal_pipelines" is not supported yet',
+      'shop.yaml:8:1: unknown section "snks"; known are account, api_tokens',
     ].map((line) => line.slice(0, 48)),
   )
   const names = await call(

@@ -61,12 +61,14 @@ sinks:
 /** A whole example with older keys: flat slot and publication, tables in the database, endpoints with lists of headers. */
 const whole = (database: object) => ({
   databases: [{ ...database, tables: [{ table_name: 'orders', sort_column_name: 'id' }] }],
-  http_endpoints: [{ name: 'webhook', url: 'http://127.0.0.1:9/webhook', encrypted_headers: [{ key: 'Authorization', value: 'Bearer hook-token-1' }] }],
+  http_endpoints: [{ name: 'webhook', url: 'http://127.0.0.1:9/webhook', encrypted_headers: [{ key: 'Authorization', value: 'Bearer hook-token-1' }] }, { name: 'trial', 'webhook.site': 'true' }],
   sinks: [
+    { name: 'order-trial', database: 'shop', table: 'public.orders', destination: { type: 'webhook', http_endpoint: 'trial' } },
+    { name: 'order-redis', database: 'shop', table: 'orders', destination: { type: 'redis', host: 'redis', port: 6379, stream_key: 'orders' } },
     { name: 'order-changes', database: 'shop', table: 'orders', destination: { type: 'webhook', http_endpoint: 'webhook' } },
     { name: 'order-stream', database: 'shop', schema: 'public', table: 'orders', consumer_start: { position: 'end' }, message_kind: 'event', destination: { type: 'sequin_stream' } },
   ],
-  change_retentions: [{ name: 'order-audit', source_database: 'shop', source_table_schema: 'public', source_table_name: 'orders', destination_database: 'shop', destination_table_schema: 'audit', destination_table_name: 'order_events' }],
+  change_capture_pipelines: [{ name: 'order-audit', source_database: 'shop', source_table_schema: 'public', source_table_name: 'orders', destination_database: 'shop', destination_table_schema: 'audit', destination_table_name: 'order_events' }],
 }) // prettier-ignore
 
 /** What Sequin's export has of the same kinds: everything, with null for what is not set. */
@@ -126,6 +128,8 @@ test('files of Sequin are taken as they stand, exported, and planned again they 
   for (const told of [
     '"base_sink_config" is not a section',
     'database "shop": tables is ignored',
+    'the HTTP endpoint "trial": its sinks keep their messages, for the HTTP endpoint has no url yet',
+    'the sink "order-redis" is paused: destination.type is "redis_stream"',
     'the change retention "order-audit" waits: the table audit.order_events of the database "shop" does not exist. Remedy: create table',
   ])
     assert.ok(descriptions.includes(told))
@@ -133,6 +137,11 @@ test('files of Sequin are taken as they stand, exported, and planned again they 
     assert.deepEqual((await get(`/api/sinks/${name}`)).body.source.include_tables, ['public.orders'])
   assert.equal((await get('/api/change_retentions/order-audit')).status, 200)
   assert.deepEqual(changed(await post('plan', stringify(file))), [])
+  const trial = '/api/destinations/http_endpoints/trial'
+  const { body: shown } = await get(trial)
+  assert.equal(shown['webhook.site'], true)
+  assert.equal(((await service.patch(trial, shown)) as Answer).status, 200, 'as it is shown it may be sent back')
+  assert.match(((await service.post(`${trial}/test_connection`, {})) as Answer).body.reason, /no url yet/)
 
   const exported = await post('apply', stringify(EXPORT))
   assert.equal(exported.status, 200, JSON.stringify(exported.body))

@@ -73,6 +73,15 @@ export const UNSENT: readonly Readonly<{ type: string } & Record<string, unknown
     timeout_seconds: 5,
   },
   { type: 's2', basin: 'shop', stream: 'purchases', access_token: 's2-access-token-1' },
+  {
+    type: 'mysql',
+    host: 'mysql.shop.internal',
+    port: 3306,
+    database: 'shop',
+    table_name: 'products',
+    username: 'shop',
+    password: 'mysql-password-1',
+  },
 ]
 
 const texts = (value: unknown): string[] =>

@@ -183,6 +183,13 @@ transforms:
       ['flat', 'transform', 'export default (a, r) => r', null],
     ],
   )
+  const retention =
+    '[{ name: a, source_database: shop, source_table_schema: public, source_table_name: goods, destination_database: shop, destination_table_schema: public, destination_table_name: events }]'
+  const { retentions } = parse(`${VALID}change_retentions: ${retention}`)
+  for (const section of ['wal_pipelines', 'change_capture_pipelines']) {
+    assert.deepEqual(parse(`${VALID}${section}: ${retention}`).retentions, retentions)
+    refused(`${VALID}change_retentions: []\n${section}: []\n`, new RegExp(`${section} is the older name of change_retentions`))
+  }
   refused(`${VALID}functions: []\ntransforms: []\n`, /transforms is the older name of functions/)
   refused(`${VALID}transforms: [{ name: x, transform: { type: path, colour: red } }]\n`, /colour is not a known field/)
 })
@@ -247,7 +254,7 @@ test('all mistakes of a file are told at once, in its order, each with its line'
     .replace('include_tables: [public.goods]', 'include_tables: []')
     .replace('sequin_stream', 'pigeons')
   assert.throws(
-    () => parse(`${wrong}  - { name: 7, colour: red, batch_size: 0 }\nsnks: []\nwal_pipelines: []\n`),
+    () => parse(`${wrong}  - { name: 7, colour: red, batch_size: 0 }\nsnks: []\n`),
     (error) => {
       assert.ok(error instanceof EngineError)
       assert.deepEqual(error.message.split('\n'), [
@@ -266,7 +273,6 @@ test('all mistakes of a file are told at once, in its order, each with its line'
         'tailrace.yaml:22:24: sinks, entry 2: colour is not a field of a sink',
         'tailrace.yaml:22:41: sinks, entry 2: batch_size must be at least 1, got 0',
         'tailrace.yaml:23:1: unknown section "snks"; known are account, api_tokens, change_retentions, databases, functions, http_endpoints, sinks, users, and mappings of other names are ignored',
-        'tailrace.yaml:24:1: the section "wal_pipelines" is not supported yet',
       ])
       assert.deepEqual(error.context, { file: 'tailrace.yaml', line: 2, column: 1 })
       return true
@@ -391,7 +397,8 @@ http_endpoints:
     signing_secrets: [`whsec_${Buffer.alloc(24).toString('base64')}`],
   })
   refused(`${VALID}http_endpoints: [{ name: a, url: ftp://x }]`, /^tailrace\.yaml:22:\d+: HTTP endpoint "a": url must begin with http/)
-  refused(`${VALID}http_endpoints: [{ name: a, "webhook.site": true }]`, /is only for the API/)
+  const { endpoints: tests } = parse(`${VALID}http_endpoints: [{ name: a, "webhook.site": "true" }]`)
+  assert.equal(tests[0]?.input.url, '', 'nobody asks the test service because of a file')
 })
 
 test('what a client sends stays small where variables, aliases and functions repeat a text', async () => {
