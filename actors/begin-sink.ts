@@ -15,6 +15,7 @@ import { PUSH_TYPES } from '../sinks/destination-types.ts'
 import { PullSink } from './pull/pull-sink.ts'
 import { PushSink } from './push/push-sink.ts'
 import type { RecentMessages } from './recent-messages.ts'
+import type { MessageTraces } from './tracing/message-traces.ts'
 import type { SinkFunctions } from './sink/sink-functions.ts'
 import { observeSink } from './partition/sink-observer.ts'
 import type { SinkOptions } from './sink/running-sink.ts'
@@ -35,6 +36,8 @@ export type SinkHome = Readonly<{
   functions: SinkFunctions
   recent: RecentMessages
   memory: ReadMemory
+  /** of its database; absent: nothing is traced */
+  traces?: MessageTraces | undefined
   /** the sink as it is now. @throws EngineError NOT_FOUND */
   sinkNow: (id: string) => Sink
   /** a generation was handed over to the next one */
@@ -43,7 +46,7 @@ export type SinkHome = Readonly<{
 
 /** Starts a sink with all that it is given in this process. */
 export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home: SinkHome): SinkHost {
-  const { log, logger, store, nodes, cache, egress, source, functions, recent, memory, sinkNow, generationEnded } = home
+  const { log, logger, store, nodes, cache, egress, source, functions, recent, memory, traces, sinkNow, generationEnded } = home
   return startSink({
     sink,
     database,
@@ -70,6 +73,7 @@ export function beginSink(sink: Sink, database: Database, meter: SinkMeter, home
     counts: () => meter,
     functions: (now, its, former) => functions.stageOf(now, its, former),
     recent,
+    traces,
     push: {
       egress,
       maxMessageBytes: source?.maxMessageBytes ?? SOURCE_DEFAULTS.maxMessageBytes,

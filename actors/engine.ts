@@ -69,6 +69,8 @@ import {
   type StreamStatus,
 } from '../engine/status.ts'
 import type { Child, Running } from './supervised.ts'
+import { MessageTraces } from './tracing/message-traces.ts'
+import type { Tracing } from '../engine/telemetry/span.ts'
 import { supervisorMachine } from './supervisor.ts'
 import { isKeyed } from '../sinks/destination-types.ts'
 import { isUnsupported, unsupportedWords } from '../sinks/unsupported-types.ts'
@@ -92,6 +94,8 @@ type EngineOptions = Readonly<{
   nodes: Pick<NodeRegistry, 'id' | 'live' | 'nameOf'>
   /** what sources are set to, where it is not as usual */
   source?: Partial<SourceSettings>
+  /** absent: nothing is traced */
+  tracing?: Tracing | undefined
   /** what backfills may ask of sources, where it is not as usual */
   backfillLimits?: Partial<BackfillLimits>
 }>
@@ -432,7 +436,8 @@ export class Engine {
         const { status: health } = this.#health(id, current)
         return { status: current.status(), health, maxMemoryMb, dropped: this.#backlogs?.dropped(id) ?? 0 }
       })
-      return { meter, actor: beginSink(sink, this.#database(sink.databaseId), meter, this.#sinkHome()) }
+      const database = this.#database(sink.databaseId)
+      return { meter, actor: beginSink(sink, database, meter, { ...this.#sinkHome(), traces: this.#tracesOf(database) }) }
     })
   }
 
@@ -453,7 +458,8 @@ export class Engine {
         const streams = this.streams().filter((stream) => stream.databaseId === databaseId)
         return { state: standby ? 'standby' : state, figures, slot: found, streams, backfills: current.backfills.statuses }
       })
-      return { meter, actor: beginSource({ ...database, name: nameNow() }, meter, this.#sourceHome(databaseId)) }
+      const home = { ...this.#sourceHome(databaseId), traces: this.#tracesOf(database) }
+      return { meter, actor: beginSource({ ...database, name: nameNow() }, meter, home) }
     })
   }
 
@@ -474,6 +480,11 @@ export class Engine {
       return { ended, stop: () => actor.stop() }
     }
     this.#supervisor.send({ type: 'supervise', child: { key: `${kind}/${id}`, kind, start } })
+  }
+
+  #tracesOf(database: Database): MessageTraces | undefined {
+    const { tracing } = this.#options
+    return tracing && new MessageTraces(tracing, database)
   }
 
   #sinkHome(): SinkHome {

@@ -18,6 +18,8 @@ import type { Connection } from '../engine/postgres/client-config.ts'
 import { edgeSettings, LIMIT_VARIABLES, type EdgeSettings } from './edge-settings.ts'
 import { oidcSettings, type OidcSettings } from './oidc-settings.ts'
 import { kafkaSettings, SASL_MECHANISMS, type KafkaSettings } from './kafka-settings.ts'
+import { OTLP_PROTOCOLS, SAMPLERS, telemetrySettings } from './telemetry-settings.ts'
+import type { TelemetrySettings } from '../engine/telemetry/settings.ts'
 
 type Reach = Pick<EgressOptions, 'mode'> & Readonly<{ allow: readonly string[] }>
 
@@ -39,6 +41,8 @@ export type Settings = Readonly<{
   kafka: KafkaSettings | undefined
   /** port 0: no metrics server */
   metrics: Readonly<{ host: string; port: number; user: string | undefined; password: string | undefined }>
+  /** absent: nothing is sent to a collector */
+  telemetry: TelemetrySettings | undefined
   /** endpoints may get an address at a public test service */
   hasTestEndpoints: boolean
   /** 0: for ever */
@@ -81,6 +85,7 @@ const FORMATS = ['console', 'json', 'datadog_json'] as const
 const SSL_MODES = ['true', 'false', 'disable', 'require', 'verify-ca', 'verify-full'] as const
 const KAFKA_TLS_MODES = ['true', 'false', 'unverified'] as const
 const EGRESS_MODES = ['private', 'public'] as const
+const OTLP_URL = Type.String({ pattern: '^https?://[^?#\\s@]+$' })
 const oneOf = (values: readonly string[]) => Type.Union(values.map((value) => Type.Literal(value)))
 
 type LimitName = keyof typeof LIMIT_VARIABLES
@@ -239,6 +244,25 @@ export const VARIABLES = {
     'where the service listens that commands ask, as --url; http://127.0.0.1 with the port in SERVER_PORT',
   ),
   XDG_CONFIG_HOME: variable(text, 'folder in which commands keep their contexts, below tailrace/ (~/.config)'),
+  OTEL_EXPORTER_OTLP_ENDPOINT: variable(
+    OTLP_URL,
+    'collector that gets metrics and traces as OTLP over HTTP, such as http://127.0.0.1:4318 (none); v1/metrics and v1/traces are appended',
+  ),
+  OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: variable(OTLP_URL, 'where metrics go instead, with the whole path'),
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: variable(OTLP_URL, 'where traces go instead, with the whole path'),
+  OTEL_EXPORTER_OTLP_HEADERS: variable(text, 'headers for the collector, such as authorization=Bearer%20…, with commas between', true),
+  OTEL_EXPORTER_OTLP_METRICS_HEADERS: variable(text, 'further ones for metrics', true),
+  OTEL_EXPORTER_OTLP_TRACES_HEADERS: variable(text, 'further ones for traces', true),
+  OTEL_EXPORTER_OTLP_PROTOCOL: variable(oneOf(OTLP_PROTOCOLS), 'form of what is sent (http/protobuf)'),
+  OTEL_SERVICE_NAME: variable(text, 'service.name of what is sent (tailrace)'),
+  OTEL_RESOURCE_ATTRIBUTES: variable(text, 'further attributes of the process, name=value, with commas between'),
+  OTEL_TRACES_SAMPLER: variable(
+    oneOf(SAMPLERS),
+    'which messages are traced (parentbased_traceidratio): a share of them, and with parentbased those whose writer is traced',
+  ),
+  OTEL_TRACES_SAMPLER_ARG: variable(text, 'the share for traceidratio, from 0 to 1 (0.01)'),
+  OTEL_METRIC_EXPORT_INTERVAL: variable(Type.Integer({ minimum: 100, maximum: 86_400_000 }), 'metrics are sent so often, ms (60000)'),
+  OTEL_SDK_DISABLED: variable(oneOf(['true', 'false']), 'true: nothing is sent to a collector (false)'),
   TAILRACE_FUNCTION_THREADS: variable(
     Type.Integer({ minimum: 1, maximum: 64 }),
     'threads that run functions (as many as cores, from 3 to 8); one function has all of them but one at most',
@@ -291,6 +315,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
   const kafka = kafkaSettings(valueOf, wrong)
   const edge = edgeSettings(valueOf, wrong)
   const oidc = oidcSettings(valueOf, wrong)
+  const telemetry = telemetrySettings(valueOf, wrong)
   const egress = egressOf(values, problems)
   if (kafka && state && values.VAULT_KEY === undefined) {
     const reason = `is needed with KAFKA_BROKERS and a state database of your own: all processes must have the same one ("openssl rand -base64 32" makes one)`
@@ -330,6 +355,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>> =
       user: string('TAILRACE_METRICS_USER', 'SEQUIN_METRICS_USER'),
       password: string('TAILRACE_METRICS_PASSWORD', 'SEQUIN_METRICS_PASSWORD'),
     },
+    telemetry,
     nodeAddress: string('TAILRACE_NODE_ADDRESS'),
     hasTestEndpoints: string('TAILRACE_TEST_ENDPOINTS') === 'true',
     auditDays: integer('TAILRACE_AUDIT_DAYS') ?? 365,

@@ -48,6 +48,7 @@ import { vaultOf } from './vault.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
 import { TokenMemory } from '../engine/state/token-memory.ts'
 import { openStore } from '../engine/state/store.ts'
+import type { Telemetry, TelemetryOptions } from '../engine/telemetry/otlp.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
 import { functionText, tellOutside } from './bundle.ts'
@@ -155,6 +156,9 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   )
   const egress = new Egress(settings.egress)
   const metrics = new Metrics({ version: version(), node: nodes.name })
+  const telemetry =
+    settings.telemetry &&
+    parts.use(await openTelemetry({ settings: settings.telemetry, metrics, logger, version: version(), instance: nodes.name }))
   const cache = new ResourceCache(await resources.load(store.query))
   const tokens = parts.use(
     new TokenMemory({
@@ -175,6 +179,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     nodes,
     functions,
     tokens,
+    tracing: telemetry?.tracing,
     source: { maxMessageBytes: settings.maxMessageMb * MB },
     backfillLimits: settings.backfills,
   })
@@ -275,11 +280,18 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     certificate: hasMetricsTls ? certificate : undefined,
   })
   if (metricsServer) parts.use(metricsServer)
+  if (telemetry) parts.defer(() => telemetry.endMetrics()) // before all else: what ends takes its metrics with it
   logger.info({ url: api.url, data: folder.path }, `Tailrace ${version()} is up`)
   flushCompileCache() // now, for a process that is killed writes none
   if (access) await access.announce(api.url)
 
   logger.info({ signal: await Promise.race([stopped, ...(embedded ? [embedded.failed] : [])]) }, 'stopping')
+}
+
+/** The packages of OpenTelemetry are loaded where there is a collector alone: a start without one takes no longer for them. */
+async function openTelemetry(options: TelemetryOptions): Promise<Telemetry> {
+  const { Telemetry } = await import('../engine/telemetry/otlp.ts')
+  return new Telemetry(options)
 }
 
 const isLoopback = (host: string): boolean => host === 'localhost' || host === '::1' || host.startsWith('127.')

@@ -87,7 +87,8 @@ function metrics(): string {
   })
   return `# Metrics
 
-In Prometheus form at \`/metrics\` of the metrics port ([configuration](configuration.md#metrics-and-logs)). Every process tells of what
+In Prometheus form at \`/metrics\` of the metrics port ([configuration](configuration.md#metrics-and-logs)), and where a collector of
+OpenTelemetry is set [there](telemetry.md#opentelemetry), too. Every process tells of what
 it does itself: counts of a sink add up over the nodes that serve its partitions, and a source is told of by the node that streams it.
 Counters begin at 0 with the process. Beside these there are Node's own figures; the lag of its event loop (\`nodejs_eventloop_lag_…\`) is looked
 for ten times a second, and 0 when the loop is on time.

@@ -260,6 +260,8 @@ export const ERRORS = {
     'Start with the VAULT_KEY, or the data folder, that the secret was stored with.'),
   SERVICE_UNREACHABLE: retry(503, 'The command found no running Tailrace.',
     'Start Tailrace. If it listens elsewhere, give the command --url, or the variables of its start (TAILRACE_DATA, SERVER_PORT).'),
+  TELEMETRY_REFUSED: retry(503, 'The OpenTelemetry collector does not take metrics, or traces. Messages are delivered all the same, and /metrics has the metrics.',
+    'Look whether the collector runs where OTEL_EXPORTER_OTLP_ENDPOINT says and takes OTLP over HTTP (port 4318 mostly), and whether OTEL_EXPORTER_OTLP_HEADERS sign in. Nothing else is to be done: the next metrics and traces are sent as usual.'),
   DEMO_MISSING: final(404, 'The data folder has no demo.',
     'Run "npm start" without PG_URL and CONFIG_FILE_PATH first, in the same folder or with the same TAILRACE_DATA.'),
   PORT_UNAVAILABLE: final(500, 'A port of the service is taken by another program, or may not be used.',

@@ -1,6 +1,6 @@
 /**
- * Families of metrics in the text form of Prometheus, by prom-client, which is loaded only where there is a port to scrape: it
- * and what it asks Node for take a tenth of a start.
+ * Families of metrics as a registry of prom-client, which prints them in the text form of Prometheus. It is loaded only where there is
+ * a port to scrape, or a collector: it and what it asks Node for take a tenth of a start.
  */
 import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type MetricValueWithName } from 'prom-client'
 import { collectEventLoopLag, PROM_CLIENT } from './event-loop-lag.ts'

@@ -34,6 +34,8 @@ type SinkEntry = { labels: SinkLabels; meter: SinkMeter; ask: () => SinkNow | un
 type SourceEntry = { labels: SourceLabels; meter: SourceMeter; ask: () => SourceNow | undefined; now?: SourceNow | undefined }
 type PartitionEntry = Readonly<{ figures: PartitionStatus; node: string }>
 type ReaderEntry = StreamStatus['readers'][number]
+/** Holds all metrics as prom-client has them. */
+export type Collected = Awaited<ReturnType<Registry['getMetricsAsJSON']>>
 /** Names the tables of metrics; those of one table have the same labels. */
 export type Subject = 'source' | 'stream' | 'sink' | 'partition' | 'process'
 /** One family of metrics about things of type T; `labels` are those it has beside the common ones of its table. */
@@ -255,10 +257,19 @@ export class Metrics {
 
   /** @returns the whole answer to a scrape; a callback that throws leaves out its own lines only */
   async text(): Promise<string> {
+    return (await this.#asked()).metrics()
+  }
+
+  /** @returns the same as data, family by family */
+  async collected(): Promise<Collected> {
+    return (await this.#asked()).getMetricsAsJSON()
+  }
+
+  async #asked(): Promise<Registry> {
     const registry = await this.#exposed()
     for (const entry of this.#sinks.values()) entry.now = askOrNothing(entry.ask)
     for (const entry of this.#sources.values()) entry.now = askOrNothing(entry.ask)
-    return registry.metrics()
+    return registry
   }
 
   #exposed(): Promise<Registry> {

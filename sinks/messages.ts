@@ -53,7 +53,7 @@ export function dropPayloads(messages: readonly Message[]): void {
 }
 
 /** Finds the table of a message in its metadata. */
-export function tableOf({ view, place }: Message): Readonly<{ schema: string; table: string }> {
+export function tableOf({ view, place }: Pick<Message, 'view' | 'place'>): Readonly<{ schema: string; table: string }> {
   const { buffer } = view
   const message = new JsonMembers(buffer, view.bodyStart(place))
   for (let name = message.name(); name && !message.is(name, 'metadata'); name = message.name()) message.value()

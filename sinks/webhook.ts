@@ -97,7 +97,9 @@ class Webhook implements PushWire {
     const named = isObject(headers) ? mergedHeaders([Object.fromEntries(this.#headers), headers]) : this.#headers
     const made = this.#madeBody(batch)
     const plain = made ?? this.#body(batch)
-    const plainHeaders = named === this.#headers ? this.#flatHeaders : [...named].flat()
+    const flat = named === this.#headers ? this.#flatHeaders : [...named].flat()
+    // what the endpoint or a routing function says of a trace stands
+    const plainHeaders = batch.traceHeaders && !named.has('traceparent') ? [...flat, ...batch.traceHeaders] : flat
     const request = {
       method,
       path: typeof path === 'string' ? pathOf(`${this.#base}${path}`) : this.#path,

@@ -31,6 +31,7 @@ import { dispatchSettings, type PartitionSink, type Sender } from './partition-s
 import { PartitionReading } from './partition-reading.ts'
 import { withoutEnds, type SinkObserver } from './sink-observer.ts'
 import { takeOver, type TakenOver } from './take-over.ts'
+import { DeliveryTraces } from '../tracing/delivery-traces.ts'
 import type { Trimming } from './trimming.ts'
 
 /** Ends of parked messages that wait for their turn with the store. */
@@ -59,6 +60,8 @@ export class OwnedPartition {
   /** stopping, or void: another owner may be at work */
   isClosed = false
   readonly observer: SinkObserver
+  /** of the messages in its hands; undefined: nothing is traced */
+  readonly traces: DeliveryTraces | undefined
   readonly #loops = new Set<Promise<void>>()
   readonly #borrowed = new Set<() => void>()
   /** set to the visibility time that ends first */
@@ -77,6 +80,7 @@ export class OwnedPartition {
     this.trimming = trimming
     this.discarded = discarded
     this.observer = transport.sends ? withoutEnds(surroundings.observer) : surroundings.observer
+    this.traces = surroundings.traces && new DeliveryTraces(surroundings.traces, () => sink.sink)
     this.reading = new PartitionReading(this)
     this.commits = new PartitionCommits(this, committed)
     this.#lapses = new EarliestTimer(clock, () => this.#onTime())
@@ -147,6 +151,7 @@ export class OwnedPartition {
     const [first] = batches[0]?.messages ?? []
     const sinceCommitUs = first ? Date.now() * 1000 - first.view.commitTimeUs(first.place) : 0
     this.observer.handedOut({ messages, bytes, sinceCommitUs })
+    this.traces?.taken(batches)
     return batches
   }
 
@@ -157,6 +162,7 @@ export class OwnedPartition {
    */
   async finish(refs: RefList, named: Origin): Promise<void> {
     this.#mustLive()
+    this.traces?.ended(refs, named, 'delivered')
     const origin = this.#originOf(named)
     if (origin) return this.#finishParked(refs, origin)
     const acknowledged = this.sink.delivered.acknowledged(this.key)
@@ -176,6 +182,7 @@ export class OwnedPartition {
    */
   delivered(refs: RefList, named: Origin): Promise<void> | undefined {
     this.#mustLive()
+    this.traces?.ended(refs, named, 'delivered')
     const origin = this.#originOf(named)
     if (origin) return this.#finishParked(refs, origin)
     const { finished, heldUntil, elsewhere } = finish(this.dispatcher, refs)
@@ -193,6 +200,7 @@ export class OwnedPartition {
    */
   drop(refs: RefList, named: Origin): Promise<void> | undefined {
     if (this.isClosed) return undefined
+    this.traces?.ended(refs, named, 'dropped')
     const origin = this.#originOf(named)
     const { finished, elsewhere } = origin ? { finished: 0, elsewhere: refs } : finish(this.dispatcher, refs)
     if (finished > 0) this.moved()
@@ -244,6 +252,7 @@ export class OwnedPartition {
   /** Messages could not be delivered: they are tried again after a while, or given up. @param named by this */
   fail(messages: readonly FailedMessage[], named: Origin): void {
     if (this.isClosed) return
+    this.traces?.failed(messages, named)
     const origin = this.#originOf(named)
     const parked = origin ? messages.map((message) => ({ ...message, origin })) : fail(this.dispatcher, messages)
     if (parked.length > 0) this.parked.failedAgain(parked)
@@ -253,6 +262,7 @@ export class OwnedPartition {
   /** Messages come back. @param named by this; @param lease only those still held under it; @param isUnseen no client has had them */
   release(refs: RefList, named: Origin, lease?: number, isUnseen?: boolean): void {
     if (this.isClosed) return
+    this.traces?.released(refs, named)
     this.#released(release(this.dispatcher, refs, { lease, isUnseen, origin: this.#originOf(named) }))
   }
 

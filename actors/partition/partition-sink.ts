@@ -13,6 +13,7 @@ import type { Query } from '../../engine/postgres/query.ts'
 import { replayWindowMs, type Sink } from '../../engine/state/resources.ts'
 import type { PartitionFigures, Trouble } from '../../engine/status.ts'
 import type { FunctionStage } from '../../transforms/stage.ts'
+import type { MessageTraces } from '../tracing/message-traces.ts'
 import type { OwnedPartition } from './owned-partition.ts'
 import type { SinkObserver } from './sink-observer.ts'
 
@@ -27,6 +28,8 @@ export type SinkSurroundings = Readonly<{
   observer: SinkObserver
   /** looks at each pack that is read */
   recent?: Readonly<{ note(sink: Sink, pack: Pack): void }>
+  /** of the sink's database; absent: nothing is traced */
+  traces?: MessageTraces | undefined
   /** what all partitions of the process hold of the log; absent: it has no bound */
   memory?: ReadMemory
   /** what keeps an ended generation from being drained is parked after this (docs/rules.md, rule 24) */

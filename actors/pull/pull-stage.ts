@@ -9,6 +9,7 @@ import type { Failed, FailedMessage } from '../../engine/dispatch/parked/parking
 import type { Sink } from '../../engine/state/resources.ts'
 import { attemptOf, failureText, STATE, type FunctionFailure, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
 import { messageBackOff } from '../../engine/back-off.ts'
+import { spanTime } from '../../engine/telemetry/span.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import { troubleOf, type Trouble } from '../../engine/status.ts'
 
@@ -48,6 +49,7 @@ export class PullStage {
       isGivenBack = true
     }
     const ends = taken.map(({ owned }) => owned.borrow(returned))
+    const startedAt = spanTime()
     let outcome: StageOutcome
     try {
       outcome = await this.#host.stage.run(taken.flatMap(({ batch }) => batch.messages))
@@ -61,6 +63,7 @@ export class PullStage {
       for (const end of ends) end()
     }
     if (isGivenBack) return undefined
+    for (const { batch, owned } of taken) owned.traces?.prepared(batch, startedAt)
     const kept: { batch: TakenBatch; owned: OwnedPartition }[] = []
     let base = 0
     let maxBytes = MAX_ANSWER_BYTES

@@ -18,6 +18,7 @@ import { type PartitionFigures, type Trouble, troubleOf } from '../../engine/sta
 import type { Failure, Outcome } from '../../sinks/push.ts'
 import type { OwnedPartition } from '../partition/owned-partition.ts'
 import type { Sender } from '../partition/partition-sink.ts'
+import { spanTime } from '../../engine/telemetry/span.ts'
 import type { Ticket } from './destination-state.ts'
 import { Endings, type Attempt } from './endings.ts'
 import { needsPreparation, prepare, type Prepared } from './preparation.ts'
@@ -215,8 +216,11 @@ export class PartitionSender implements Sender {
   }
 
   async #prepare(batch: SendBatch, ticket: Ticket): Promise<void> {
+    const { traces } = this.#owned
+    const startedAt = spanTime()
     try {
       const { batches, dropped, behind, failed } = await this.#prepared(batch)
+      traces?.prepared(batch, startedAt)
       for (const { message, ...failure } of failed) this.#end(batch, [message], { isOwn: true, counts: true, ...failure })
       this.#endings.drop(batch, dropped)
       this.#endings.release(batch, behind)
@@ -248,10 +252,14 @@ export class PartitionSender implements Sender {
   }
 
   #send(batch: SendBatch, ticket: Ticket): void {
+    const trace = this.#owned.traces?.request(batch)
     this.#sink.send(
-      batch,
+      trace ? { ...batch, traceHeaders: trace.headers } : batch,
       this.#abort.signal,
-      (outcome) => this.#ended(batch, ticket, outcome),
+      (outcome) => {
+        trace?.ended(outcome)
+        this.#ended(batch, ticket, outcome)
+      },
       (error) => this.#broken(error),
     )
   }

@@ -9,6 +9,7 @@ import type { Store } from '../../engine/state/store.ts'
 import type { SourceSettings } from '../../engine/wal/source-settings.ts'
 import { SOURCE_DEFAULTS } from '../../engine/wal/source-settings.ts'
 import { SourceActor } from './source-actor.ts'
+import type { MessageTraces } from '../tracing/message-traces.ts'
 import { SourceBackfills, type BackfillHome } from './source-backfills.ts'
 
 /** Holds what a source is given in this process. */
@@ -24,6 +25,8 @@ export type SourceHome = Readonly<{
   backfills: Pick<BackfillHome, 'running' | 'takes' | 'ended' | 'sink'>
   /** settings of them that are not as usual */
   backfillLimits?: Partial<BackfillLimits>
+  /** absent: nothing is traced */
+  traces?: MessageTraces | undefined
   /** it streams */
   streaming: () => void
   /** generations of its sinks may be read that could not be before */
@@ -36,7 +39,7 @@ export function beginSource(
   meter: SourceMeter,
   home: SourceHome,
 ): SourceActor & Readonly<{ backfills: SourceBackfills }> {
-  const { log, store, nodes, source: settings, streaming, routed } = home
+  const { log, store, nodes, source: settings, traces, streaming, routed } = home
   const nameOf = (id: string) => nodes.live.get(id)?.name ?? id
   const logger = home.logger.child({ database: database.name, slot: database.slot.name })
   const backfills = new SourceBackfills(database, {
@@ -65,7 +68,10 @@ export function beginSource(
     },
     observer: {
       ingested: (changes, bytes) => meter.ingested(changes, bytes),
-      appended: ({ records }, latencyUs) => meter.appended(records, latencyUs),
+      appended: (append, latencyUs) => {
+        meter.appended(append.records, latencyUs)
+        traces?.appended(append)
+      },
       notice: (notice) => logger.warn(notice),
       routed: () => {
         routed()

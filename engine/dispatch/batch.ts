@@ -31,6 +31,8 @@ export type Batch = Readonly<{
   messages: readonly Message[]
   /** what a routing function says of all of them, checked */
   route?: Readonly<Record<string, unknown>> | undefined
+  /** of the request that they go in: name, value, name, value; absent: they have no trace */
+  traceHeaders?: readonly string[]
 }>
 
 /** A batch as the dispatcher has handed it out. */

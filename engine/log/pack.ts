@@ -309,6 +309,8 @@ export interface MessageView {
   /** keys and bodies lie in here, between the offsets of the accessors */
   readonly buffer: Buffer
   position(i: number): Position
+  /** the one of its position */
+  idx(i: number): number
   part(i: number): Part
   action(i: number): ActionCode
   flags(i: number): number

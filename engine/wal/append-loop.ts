@@ -21,6 +21,8 @@ export type Append = Readonly<{
   bytes: number
   /** commit time of its oldest transaction, µs since the epoch */
   oldestCommitUs: number
+  /** when the first of its messages was read, ms since the epoch */
+  readAtMs: number
 }>
 
 type AppendLoopOptions = Readonly<{

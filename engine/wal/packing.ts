@@ -37,6 +37,7 @@ export class Packing {
   #bytes = 0
   #messages = 0
   #oldestCommitUs = 0
+  #readAtMs = 0
 
   constructor(options: Readonly<{ source: string; packBytes: number; head: PackHead }>) {
     this.#source = options.source
@@ -86,7 +87,10 @@ export class Packing {
 
   /** A message was added to the pack. */
   added(entry: OpenPack, commitTimeUs: number): void {
-    if (this.#messages++ === 0) this.#oldestCommitUs = commitTimeUs
+    if (this.#messages++ === 0) {
+      this.#oldestCommitUs = commitTimeUs
+      this.#readAtMs = Date.now()
+    }
     const { bytes } = entry.builder
     if (entry.bytes === 0) this.#filled.push(entry)
     this.#bytes += bytes - entry.bytes
@@ -118,6 +122,7 @@ export class Packing {
       messages: this.#messages,
       bytes: this.#bytes,
       oldestCommitUs: this.#oldestCommitUs,
+      readAtMs: this.#readAtMs,
     }
     this.#sealed = []
     this.#bytes = 0

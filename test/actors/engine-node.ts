@@ -16,6 +16,8 @@ import { ResourceCache } from '../../engine/state/resource-cache.ts'
 import { ResourceStore } from '../../engine/state/resource-store.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { Vault } from '../../engine/state/secrets.ts'
+import { Telemetry } from '../../engine/telemetry/otlp.ts'
+import type { TelemetrySettings } from '../../engine/telemetry/settings.ts'
 import { TokenMemory } from '../../engine/state/token-memory.ts'
 import { StateFeed } from '../../engine/state/state-feed.ts'
 import { openStore, type Store } from '../../engine/state/store.ts'
@@ -39,6 +41,8 @@ export type NodeOptions = Readonly<{
   openLog?: (query: Store['query']) => Promise<Log>
   lookEveryMs?: number
   backfillLimits?: Partial<BackfillLimits>
+  /** where it sends metrics and traces */
+  telemetry?: TelemetrySettings
 }>
 
 export interface EngineNode extends AsyncDisposable {
@@ -67,6 +71,7 @@ export async function startNode({
   openLog,
   lookEveryMs = 5_000,
   backfillLimits = {},
+  telemetry: settings,
 }: NodeOptions): Promise<EngineNode> {
   await using parts = new AsyncDisposableStack()
   const store = parts.use(await openStore(state, 5, () => undefined))
@@ -77,6 +82,7 @@ export async function startNode({
   const registry = new NodeRegistry({ query: store.query, name, onError: (err) => logger.warn({ err }, 'heartbeat') })
   const feed = parts.use(new StateFeed(state, (err) => logger.warn({ err }, 'notices')))
   const metrics = new Metrics({ version: '1', node: name, processMetrics: false })
+  const telemetry = settings && parts.use(new Telemetry({ settings, metrics, logger, version: '1', instance: name }))
   const cache = new ResourceCache(await resources.load(store.query))
   const tokens = parts.use(new TokenMemory({ query: store.query, feed, onError: (err) => logger.warn({ err }, 'tokens') }))
   await tokens.load()
@@ -84,7 +90,20 @@ export async function startNode({
   const functions = new FunctionPool({ threads: 2, memoryMb: 512 })
   parts.defer(() => functions.stop())
   const egress = new Egress({ mode: 'private' })
-  const engine = new Engine({ store, resources, cache, log, metrics, logger, egress, nodes: registry, functions, tokens, backfillLimits })
+  const engine = new Engine({
+    store,
+    resources,
+    cache,
+    log,
+    metrics,
+    logger,
+    egress,
+    nodes: registry,
+    functions,
+    tokens,
+    tracing: telemetry?.tracing,
+    backfillLimits,
+  })
   const backfills = new BackfillEdits({ store, resources, takeIn: () => engine.reload() })
   const edits = new ResourceEdits({ store, resources, cache, takeIn: (stored) => engine.reload(stored) })
   parts.defer(() => engine.stop())
@@ -102,6 +121,7 @@ export async function startNode({
     }),
   )
   if (hears) feed.start()
+  parts.defer(() => telemetry?.endMetrics())
   const owned = parts.move()
   const stop = () => owned.disposeAsync()
   const logged = async (condition: (line: Record<string, unknown>) => boolean) => {

@@ -26,6 +26,7 @@ test('with nothing set, everything has its default and the state database is the
     dataFolder: './data',
     kafka: undefined,
     metrics: { host: '127.0.0.1', port: 8376, user: undefined, password: undefined },
+    telemetry: undefined,
     nodeAddress: undefined,
     auditDays: 365,
     hasTestEndpoints: false,
@@ -70,6 +71,9 @@ test('no refusal repeats a secret', () => {
     { PG_URL: 'postgres://u:hunter2X@h/d?sslmode=require', PG_SSL: 'verify-full' },
     { CONFIG_FILE_YAML: '::hunter2X::' },
     { PG_PASSWORD: 'hunter2X' },
+    { OTEL_EXPORTER_OTLP_HEADERS: 'authorization=%zzhunter2X' },
+    { OTEL_EXPORTER_OTLP_TRACES_HEADERS: 'a b=hunter2X' },
+    { OTEL_EXPORTER_OTLP_HEADERS: 'authorization=hunter2X%0D%0A' },
   ]) {
     assert.doesNotMatch(refusal(env).message, /hunter2X/, JSON.stringify(env))
   }
@@ -293,4 +297,50 @@ test('an OIDC issuer needs a client and the public URL; what belongs to it is ch
     assert.match(message, told)
     assert.doesNotMatch(message, /hunter2X/)
   }
+})
+
+test('a collector is where the standard variables of OpenTelemetry say', () => {
+  const read = (env: Record<string, string>) => readSettings(env).telemetry
+  assert.deepEqual(
+    read({
+      OTEL_EXPORTER_OTLP_ENDPOINT: 'https://otel.example/base/',
+      OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'http://tempo:4318/v1/traces',
+      OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Bearer%20abc, x-scope=shop',
+      OTEL_EXPORTER_OTLP_METRICS_HEADERS: 'x-scope=metrics',
+      OTEL_SERVICE_NAME: 'shop-cdc',
+      OTEL_RESOURCE_ATTRIBUTES: 'service.name=other,deployment.environment.name=test%2C1',
+      OTEL_METRIC_EXPORT_INTERVAL: '5000',
+    }),
+    {
+      protocol: 'http/protobuf',
+      resource: { 'service.name': 'shop-cdc', 'deployment.environment.name': 'test,1' },
+      metrics: {
+        url: 'https://otel.example/base/v1/metrics',
+        headers: { authorization: 'Bearer abc', 'x-scope': 'metrics' },
+        everyMs: 5_000,
+      },
+      traces: {
+        url: 'http://tempo:4318/v1/traces',
+        headers: { authorization: 'Bearer abc', 'x-scope': 'shop' },
+        sampling: { ratio: 0.01, byParent: true },
+      },
+    },
+  )
+  const sampling = (sampler: string, arg = '0.5') =>
+    read({ OTEL_EXPORTER_OTLP_ENDPOINT: 'http://h', OTEL_TRACES_SAMPLER: sampler, OTEL_TRACES_SAMPLER_ARG: arg })?.traces?.sampling
+  assert.deepEqual(sampling('always_on'), { ratio: 1, byParent: false })
+  assert.equal(sampling('always_off'), undefined)
+  assert.equal(sampling('traceidratio', '0'), undefined)
+  assert.deepEqual(sampling('traceidratio'), { ratio: 0.5, byParent: false })
+  assert.deepEqual(sampling('parentbased_always_off'), { ratio: 0, byParent: true })
+  assert.equal(read({ OTEL_EXPORTER_OTLP_ENDPOINT: 'http://h', OTEL_SDK_DISABLED: 'true' }), undefined)
+  assert.equal(read({ OTEL_SERVICE_NAME: 'x' }), undefined)
+  for (const [name, value] of [
+    ['OTEL_EXPORTER_OTLP_ENDPOINT', 'collector:4317'],
+    ['OTEL_EXPORTER_OTLP_PROTOCOL', 'grpc'],
+    ['OTEL_TRACES_SAMPLER', 'sometimes'],
+    ['OTEL_TRACES_SAMPLER_ARG', '2'],
+    ['OTEL_RESOURCE_ATTRIBUTES', 'team'],
+  ] as const)
+    assert.equal(refusal({ [name]: value }).context['variables'], name)
 })

@@ -34,6 +34,9 @@ export class ParkedMessage implements MessageView {
   position(): Position {
     return this.#facts.position
   }
+  idx(): number {
+    return this.#facts.position.idx
+  }
   part(): Part {
     return this.#facts.position.part
   }

@@ -37,6 +37,7 @@ function setUp(over: { lingerMs?: number; timeoutMs?: number; bytes?: number } =
         messages: 1,
         bytes,
         oldestCommitUs: 0,
+        readAtMs: 0,
       }),
     },
     cursor: { settle: () => ({ position: { history: 0, lsn: 1n, idx: 0, part: PART.row } }) },

@@ -1,0 +1,148 @@
+/**
+ * Which messages are traced, and the trace of each. What a message's commit and its place in it are decides, or the trace context that
+ * its writer has given: so every process, and every sink, decides alike, and again after a restart. The span of a change
+ * from its commit to its being durable in the log has an id made of its position: the spans of its deliveries name it as their parent,
+ * wherever they are.
+ *
+ *   span of the writer ─▶ ingest (the process that has the source) ─▶ deliver (one for each sink) ─▶ send (each request)
+ */
+import { hash } from 'node:crypto'
+import type { Message } from '../../engine/dispatch/batch.ts'
+import { MESSAGE_FLAG, Pack, type MessageView } from '../../engine/log/pack.ts'
+import { formatLsn } from '../../engine/lsn.ts'
+import type { Position } from '../../engine/position.ts'
+import type { Database } from '../../engine/state/resources.ts'
+import type { Sampling } from '../../engine/telemetry/settings.ts'
+import { spanTime, type Attributes, type Spans, type Tracing } from '../../engine/telemetry/span.ts'
+import { readTraceContext, type TraceContext } from '../../engine/telemetry/trace-context.ts'
+import type { Append } from '../../engine/wal/append-loop.ts'
+import { actionName } from '../../engine/dispatch/parked/message-records.ts'
+import { JsonMembers } from '../../sinks/json-members.ts'
+import { tableOf } from '../../sinks/messages.ts'
+
+const TWO_32 = 2 ** 32
+const LETTER_L = 0x6c
+/** They have no row of their own. */
+const WITHOUT_ROW = MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded
+
+/** What the trace of a message begins with. */
+export type MessageTrace = Readonly<{
+  /** the span of its change */
+  ingest: TraceContext
+  attributes: Attributes
+}>
+
+/** Traces the messages of one database. */
+export class MessageTraces {
+  readonly spans: Spans
+  readonly #sampling: Sampling
+  readonly #threshold: number
+  readonly #databaseId: string
+  readonly #namespace: string
+  /** messages of a transaction have the same annotations: their bytes, and what was read of them */
+  #lastAnnotations: Readonly<{ bytes: Buffer; context: TraceContext | undefined }> | undefined
+
+  constructor({ spans, sampling }: Tracing, { id, connection }: Pick<Database, 'id' | 'connection'>) {
+    this.spans = spans
+    this.#sampling = sampling
+    this.#threshold = sampling.ratio * TWO_32
+    this.#databaseId = id
+    this.#namespace = connection.database
+  }
+
+  /** @returns undefined: the message is not traced, as most are */
+  of(message: Pick<Message, 'view' | 'place'>): MessageTrace | undefined {
+    const { view, place } = message
+    const parent = this.writerOf(view, place)
+    if (!(parent && this.#sampling.byParent ? parent.isSampled : this.#isChosen(view, place))) return undefined
+    const position = view.position(place)
+    const ids = hash('sha256', `${this.#databaseId} ${position.history} ${position.lsn} ${position.idx}`)
+    const traceId = parent?.traceId ?? ids.slice(0, 32)
+    return {
+      ingest: { traceId, spanId: ids.slice(32, 48), isSampled: true, state: parent?.state },
+      attributes: this.#attributesOf(message, position),
+    }
+  }
+
+  /** Reads the trace context that the writer of a message has given in the annotations of its transaction. */
+  writerOf(view: MessageView, place: number): TraceContext | undefined {
+    const [start, end] = [view.bodyStart(place), view.bodyEnd(place)]
+    // a body ends with its annotations, and those of most with null
+    if (end === start || view.buffer[end - 1] === LETTER_L || (view.flags(place) & MESSAGE_FLAG.discarded) !== 0) return undefined
+    const { bytes, context } = this.#lastAnnotations ?? {}
+    if (bytes && end - bytes.length >= start && view.buffer.compare(bytes, 0, bytes.length, end - bytes.length, end) === 0) return context
+    const found = annotationsAt(view.buffer, start)
+    if (found === undefined) return undefined
+    const read = contextOf(view.buffer.toString('utf8', found.value, end))
+    this.#lastAnnotations = { bytes: Buffer.from(view.buffer.subarray(found.name, end)), context: read }
+    return read
+  }
+
+  /** Packs are durable in the log: the spans of their changes end. */
+  appended({ records, readAtMs }: Append): void {
+    const until = spanTime()
+    /** a change may stand in several streams */
+    const told = new Set<string>()
+    for (const { topic, pack: record } of records) {
+      const view = Pack.decode(record)
+      for (let place = 0; place < view.count; place++) {
+        const trace = this.of({ view, place })
+        if (!trace || told.has(trace.ingest.spanId)) continue
+        told.add(trace.ingest.spanId)
+        const from = view.commitTimeUs(place) / 1000
+        this.spans.ended({
+          context: trace.ingest,
+          parent: this.writerOf(view, place),
+          name: `ingest ${trace.attributes['db.collection.name'] ?? this.#namespace}`,
+          kind: 'internal',
+          from: Math.min(from, until),
+          until,
+          attributes: { ...trace.attributes, 'tailrace.stream': topic },
+          events: [{ name: 'read from the write-ahead log', at: readAtMs }],
+        })
+      }
+    }
+  }
+
+  /** Chooses by the commit's time and the index in it: the same wherever it is asked, and without making a bigint of the LSN. */
+  #isChosen(view: MessageView, place: number): boolean {
+    const us = view.commitTimeUs(place)
+    let mixed = Math.imul((us % TWO_32) ^ Math.imul(us / TWO_32, 0x9e3779b1), 0x85ebca6b) ^ Math.imul(view.idx(place) + 1, 0xc2b2ae35)
+    mixed = Math.imul(mixed ^ (mixed >>> 16), 0x7feb352d)
+    mixed = Math.imul(mixed ^ (mixed >>> 15), 0x846ca68b)
+    return (mixed ^ (mixed >>> 16)) >>> 0 < this.#threshold
+  }
+
+  #attributesOf(message: Pick<Message, 'view' | 'place'>, { lsn, idx }: Position): Attributes {
+    const { view, place } = message
+    const { schema, table } = (view.flags(place) & WITHOUT_ROW) === 0 ? tableOf(message) : {}
+    return {
+      'db.system.name': 'postgresql',
+      'db.namespace': this.#namespace,
+      ...(table !== undefined && { 'db.collection.name': `${schema}.${table}` }),
+      'db.operation.name': actionName(view.action(place)),
+      'tailrace.lsn': formatLsn(lsn),
+      'tailrace.commit_idx': idx,
+    }
+  }
+}
+
+/** Finds the annotations in a body: the last member of its metadata, which is left open. */
+function annotationsAt(buffer: Buffer, start: number): Readonly<{ name: number; value: number }> | undefined {
+  const message = new JsonMembers(buffer, start)
+  for (let name = message.name(); name && !message.is(name, 'metadata'); name = message.name()) message.value()
+  const metadata = JsonMembers.of(buffer, message.at)
+  if (!metadata) return undefined
+  for (let name = metadata.name(); name; name = metadata.name()) {
+    if (metadata.is(name, 'transaction_annotations')) return { name: name.start, value: metadata.at }
+    metadata.value()
+  }
+  return undefined
+}
+
+function contextOf(annotations: string): TraceContext | undefined {
+  const said: unknown = JSON.parse(annotations) // it was checked when it was read
+  if (typeof said !== 'object' || said === null) return undefined
+  const { traceparent, tracestate } = said as Readonly<Record<string, unknown>>
+  return readTraceContext(traceparent, tracestate)
+}
