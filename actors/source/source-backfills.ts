@@ -426,6 +426,8 @@ export class SourceBackfills {
         return this.#isStreaming ? Math.min(rows, await this.#besideStream(room.rowBytes, end)) : rows
       },
       isBound: () => room.isBound || this.#isStreaming,
+      isBesideStream: () => this.#isStreaming,
+      took: (ms) => this.#streamFirst.took(ms, performance.now()),
       releasing: (rows) => room.releasing(rows),
       added: (added) => room.added(added),
       durable: async (page) => {

@@ -74,6 +74,10 @@ export type BackfillKeeper = Readonly<{
   room: (signal: AbortSignal) => Promise<number>
   /** Whether no more rows may join at once than `room` has said: the sink is filled up to a bound, or changes are streamed. */
   isBound: () => boolean
+  /** Whether changes are streamed: then one slice is durable before the next one is read. */
+  isBesideStream: () => boolean
+  /** A slice has become durable. @param ms since it was read */
+  took: (ms: number) => void
   /** Rows will join the stream at a mark that is written now. @returns to be called when they have, or never will */
   releasing: (rows: number) => () => void
   /** Rows have joined the stream. */
@@ -326,13 +330,13 @@ export class BackfillRun {
     return this.#session.hasWaiting && !this.#keeper.isBound() ? Infinity : this.#granted
   }
 
-  /** @returns whether more may be read; false: not within that time */
+  /** @param withinMs of which what the log takes is no part. @returns whether more may be read; false: not within that time */
   async #goesOn(withinMs: number): Promise<boolean> {
+    await this.#hasRoom()
     const late = new AbortController()
     const timer = setTimeout(() => late.abort(), withinMs)
     const signal = AbortSignal.any([this.#signal, late.signal])
     try {
-      await this.#hasRoom()
       await this.#keeper.mayRead(signal)
       this.#granted = await this.#keeper.room(signal)
       return true
@@ -344,10 +348,11 @@ export class BackfillRun {
     }
   }
 
-  /** Settles when one more slice may be open. */
+  /** Settles when one more slice may be open. Beside a stream they don't pile up: where the disk stands still, changes would come behind them all. */
   async #hasRoom(): Promise<void> {
     if (this.#failure) throw this.#failure.error
-    while (this.#open.length >= MAX_OPEN || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]
+    const most = this.#keeper.isBesideStream() ? 1 : MAX_OPEN
+    while (this.#open.length >= most || this.#openBytes > MAX_OPEN_BYTES) await this.#open[0]
   }
 
   async #readKeys(table: SourceTable, page: BegunPage, keys: readonly string[]): Promise<void> {
@@ -374,6 +379,7 @@ export class BackfillRun {
     const before = this.#open.at(-1)
     this.#keeper.read(slice.rows.count)
     const joined = this.#keeper.releasing(slice.rows.count)
+    const releasedAt = performance.now()
     const durable = this.#releaseNow(page, slice, { before, joined }).finally(() => {
       joined()
       page.openSlices--
@@ -383,6 +389,7 @@ export class BackfillRun {
     this.#open.push(durable)
     this.#openBytes += bytes
     const done = () => {
+      this.#keeper.took(performance.now() - releasedAt)
       this.#open.splice(this.#open.indexOf(durable), 1)
       this.#openBytes -= bytes
     }

@@ -7,14 +7,21 @@
 const STREAMING_MS = 1_000
 /** From the beginning of one slice to that of the next. */
 const SLICE_EVERY_MS = 8
+/** When a slice is durable nothing is read for this share of what it took: where it had to wait, changes had to, too. */
+const REST = 0.5
+const MOST_REST_MS = 16
 /** A slice has about so many bytes of messages. */
 const SLICE_BYTES = 128 * 1024
+/** Where slices take long whatever is in them, they have more, so that a backfill does not stand still. */
+const LEAST_BYTES_PER_MS = 2048
+const MOST_BYTES = 1024 * 1024
 
 /** Says when backfills of one source may read, and how much at once. */
 export class StreamFirst {
   #streamed = 0
   #streamedAt = -Infinity
   #nextAt = 0
+  #bytes = SLICE_BYTES
 
   /** Whether changes are streamed. @param streamed how many have been so far; @param now monotonic ms */
   isStreaming(streamed: number, now: number): boolean {
@@ -30,8 +37,14 @@ export class StreamFirst {
     return at - now
   }
 
+  /** A slice has become durable. @param ms that it took */
+  took(ms: number, now: number): void {
+    this.#nextAt = Math.max(this.#nextAt, now + Math.min(ms * REST, MOST_REST_MS))
+    this.#bytes = Math.min(MOST_BYTES, Math.max(SLICE_BYTES, ms * LEAST_BYTES_PER_MS))
+  }
+
   /** How many rows a slice has beside the stream. @param rowBytes of a message */
   rows(rowBytes: number): number {
-    return Math.max(1, Math.floor(SLICE_BYTES / rowBytes))
+    return Math.max(1, Math.floor(this.#bytes / rowBytes))
   }
 }

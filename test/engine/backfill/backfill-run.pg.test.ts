@@ -25,6 +25,8 @@ const KEEPER: BackfillKeeper = {
   read: () => {},
   room: () => Promise.resolve(1_000),
   isBound: () => false,
+  isBesideStream: () => false,
+  took: () => {},
   releasing: () => () => {},
   added: () => {},
   durable: () => Promise.resolve(true),
@@ -114,18 +116,22 @@ test('a table can get no other definition between the rows of a page and their m
 })
 
 const TEN = `create table t (id int primary key); insert into t select generate_series(1, 10); create publication p for table t`
+/** That table as the stream announces it. */
+async function relationOf(db: TestDatabase): Promise<Relation> {
+  const [table] = await db.query<{ oid: number }>(`select 't'::regclass::oid::int as oid`)
+  const columns = [{ name: 'id', typeOid: 23, typmod: -1, key: true }]
+  return new Relation(
+    { oid: table?.oid ?? 0, schema: 'public', table: 't', replicaIdentity: 'd', columns },
+    { key: ['id'], types: {}, warnings: [] },
+  )
+}
 /** The session of the pages is at rest: the page was read, and its transaction has ended. */
 const AT_REST = `pg_stat_activity where datname = current_database() and application_name = 'tailrace backfill test' and state = 'idle'
   and query = 'rollback'`
 
 test('what changes until the mark of its rows comes makes a row needless, also when its page was read before', async () => {
   await using db = await createDatabase(TEN)
-  const [table] = await db.query<{ oid: number }>(`select 't'::regclass::oid::int as oid`)
-  const columns = [{ name: 'id', typeOid: 23, typmod: -1, key: true }]
-  const relation = new Relation(
-    { oid: table?.oid ?? 0, schema: 'public', table: 't', replicaIdentity: 'd', columns },
-    { key: ['id'], types: {}, warnings: [] },
-  )
+  const relation = await relationOf(db)
   const windows = new Windows()
   const stream = new Stream(
     () => Promise.resolve(),
@@ -139,6 +145,53 @@ test('what changes until the mark of its rows comes makes a row needless, also w
   )
   assert.equal(await readOn(db, stream, { windows }), 'done')
   assert.equal(stream.rows, 9)
+})
+
+test('no place is saved while rows before it are to be read again, or are not durable then', async () => {
+  await using db = await createDatabase(TEN)
+  const windows = new Windows()
+  const relation = await relationOf(db)
+  const stream = new Stream(
+    () => Promise.resolve(),
+    (nth) => {
+      const change = new Change().readInsert(relation, 0, Chunk.of(wal.row('3')), 0)
+      if (nth === 3) windows.changed(change, 0, { lsn: 3n, actionsOf: () => 255 }) // that of the first five rows
+      return Promise.resolve()
+    },
+  )
+  const stored = Promise.withResolvers<void>()
+  let isReadAgain = false
+  const durable = () => {
+    isReadAgain ||= stream.rows === 10
+    return isReadAgain ? stored.promise : Promise.resolve()
+  }
+  const places: (readonly string[] | null)[] = []
+  const save = ({ after }: { after: readonly string[] | null }) => Promise.resolve(places.push(after) > 0)
+  const reading = readOn(db, stream, { windows, durable, keeper: { ...KEEPER, durable: save, room: () => Promise.resolve(5) } })
+  await until('the row is read again', () => isReadAgain)
+  for (let turns = 0; turns < 100; turns++) await db.query('select') // what is not waited for goes on
+  assert.deepEqual(places, [])
+  stored.resolve()
+  assert.equal(await reading, 'done')
+  assert.equal(places.at(-1), null)
+})
+
+test('beside a stream one slice is durable before the next one is read', async () => {
+  await using db = await createDatabase(TEN)
+  const stored = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  let asked = 0
+  const durable = () => stored[asked++]?.promise ?? Promise.resolve()
+  const keeper = { ...KEEPER, room: () => Promise.resolve(4), isBound: () => true, isBesideStream: () => true }
+  const stream = new Stream(() => Promise.resolve())
+  const reading = readOn(db, stream, { durable, keeper })
+  for (const [nth, { resolve }] of stored.entries()) {
+    await until('a slice has joined the stream', () => asked > nth)
+    for (let turns = 0; turns < 20; turns++) await db.query('select') // what is not waited for goes on
+    assert.equal(asked, nth + 1)
+    resolve()
+  }
+  assert.equal(await reading, 'done')
+  assert.equal(stream.rows, 10)
 })
 
 test('no place is saved before its rows are durable', async () => {
