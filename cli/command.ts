@@ -49,10 +49,13 @@ export class UsageError extends Error {}
 /** Ends a command that could not do what it should, for a reason that the engine has no code for. */
 export class CommandFailed extends Error {
   readonly exitCode: number
+  /** that the API gave */
+  readonly code: string | undefined
 
-  constructor(message: string, exitCode = 1) {
+  constructor(message: string, exitCode = 1, code?: string) {
     super(message)
     this.exitCode = exitCode
+    this.code = code
   }
 }
 

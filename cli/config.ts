@@ -4,6 +4,7 @@
  */
 import { createInterface } from 'node:readline/promises'
 import { styleText } from 'node:util'
+import { parse } from 'yaml'
 import { CommandFailed, print, printJson, UsageError } from './command.ts'
 import { configFile, configRequest, interpolatedText } from './config-file.ts'
 import { isEmpty, planText, type Paint, type Plan } from './config-plan.ts'
@@ -17,14 +18,16 @@ type Options = Access & Readonly<{ 'auto-approve'?: boolean; 'show-sensitive'?: 
 
 /** Does with a configuration file what the verb says. @throws UsageError; EngineError CONFIG_INVALID, ARGUMENT_INVALID, SERVICE_UNREACHABLE */
 export async function config(verb: 'plan' | 'apply' | 'export' | 'interpolate', file: string, options: Options): Promise<void> {
-  const { output, 'show-sensitive': isSensitive = false, 'auto-approve': isApproved = false } = options
+  const { output, json: isJson = false, 'show-sensitive': isSensitive = false, 'auto-approve': isApproved = false } = options
   if (verb === 'export') {
     if (file !== '') throw new UsageError(`config export takes no file ("${file}" came): it prints to the standard output`)
     const ask = await service(options)
     const { yaml } = await ask('GET', `/config/export${isSensitive ? '?show-sensitive=true' : ''}`)
-    process.stdout.write(String(yaml))
+    if (isJson) printJson(parse(String(yaml)))
+    else process.stdout.write(String(yaml))
   } else if (verb === 'interpolate') {
-    const text = interpolatedText(await configFile(file))
+    const yaml = interpolatedText(await configFile(file))
+    const text = isJson ? `${JSON.stringify(parse(yaml), undefined, 2)}\n` : yaml
     if (output === undefined) process.stdout.write(text)
     else writeText(output, text)
   } else {
@@ -32,16 +35,16 @@ export async function config(verb: 'plan' | 'apply' | 'export' | 'interpolate', 
     const ask = await service(options)
     const plan = (await ask('POST', '/config/plan', request)) as Plan // of the same release
     for (const notice of plan.notices) process.stderr.write(`${notice}\n`)
-    if (options.json === true) printJson(plan)
+    if (isJson) printJson(plan)
     else process.stdout.write(planText(plan, paint))
     if (verb === 'plan' || isEmpty(plan)) return
     if (!isApproved && !(await approved(file === '-'))) {
-      print('Nothing was applied.')
+      process.stderr.write('Nothing was applied.\n')
       process.exitCode = 1
       return
     }
     await ask('POST', '/config/apply', request)
-    if (options.json !== true) print('Applied.')
+    if (!isJson) print('Applied.')
   }
 }
 

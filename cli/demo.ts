@@ -3,7 +3,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Client } from 'pg'
 import { EngineError } from '../engine/errors.ts'
-import { print } from './command.ts'
+import { print, printJson } from './command.ts'
 import { readSettings } from './settings.ts'
 import { writeDemoChanges } from './demo-database.ts'
 
@@ -27,10 +27,10 @@ export async function loadDemoAccess(dataFolder: string): Promise<DemoAccess> {
 }
 
 /** Plays with the demo, or tells its token. @throws EngineError DEMO_MISSING, SERVICE_UNREACHABLE */
-export async function demo(verb: 'write' | 'token'): Promise<void> {
+export async function demo(verb: 'write' | 'token', isJson: boolean): Promise<void> {
   const { dataFolder } = readSettings()
   const { token, databaseUrl } = await loadDemoAccess(dataFolder)
-  if (verb === 'token') return print(token)
+  if (verb === 'token') return isJson ? printJson({ token }) : print(token)
   const client = new Client({ connectionString: databaseUrl })
   client.on('error', () => undefined) // the query under way tells it
   try {
@@ -38,7 +38,9 @@ export async function demo(verb: 'write' | 'token'): Promise<void> {
       const text = `the demo of the data folder ${dataFolder} does not answer: ${cause.message}`
       throw new EngineError('SERVICE_UNREACHABLE', text, { dataFolder }, { cause })
     })
-    print(`${await writeDemoChanges(client)} rows changed`)
+    const rows_changed = await writeDemoChanges(client)
+    if (isJson) printJson({ rows_changed })
+    else print(`${rows_changed} rows changed`)
   } finally {
     await client.end()
   }

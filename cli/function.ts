@@ -12,7 +12,7 @@ import { sinkTypeOf, routeTrial } from '../actors/resources/function-form.ts'
 import { isObject, parseExact } from '../engine/json.ts'
 import { FunctionPool, type AccountPool } from '../transforms/sandbox/pool.ts'
 import { bundled, functionText, tellOutside, hasImports } from './bundle.ts'
-import { CommandFailed, print, UsageError } from './command.ts'
+import { CommandFailed, print, printJson, UsageError } from './command.ts'
 import { databaseArgument } from './database-argument.ts'
 import { service, type Access } from './running-service.ts'
 import { tryEnrichment } from '../transforms/enrichment-trial.ts'
@@ -32,14 +32,15 @@ const SETTLED_MS = 50
 /** What a function is, as far as it was said. */
 type Named = Readonly<{ file: string; type: Type | undefined; sinkType: string | undefined }>
 /** The function to try, and the message to try it on. @property isWatched whatever goes wrong is mended next */
-type Asked = Named & Readonly<{ input: string | undefined; database: string | undefined; table: string | undefined; isWatched: boolean }>
+type Asked = Named &
+  Readonly<{ input: string | undefined; database: string | undefined; table: string | undefined; isWatched: boolean; isJson: boolean }>
 type Options = SaveOptions &
   Readonly<{ type?: string; 'sink-type'?: string; input?: string; database?: string; table?: string; watch?: boolean }> &
   Readonly<{ output?: string; minify?: boolean }>
 
 /** Does with a function's file what the verb says. @throws UsageError, CommandFailed, EngineError */
 export async function runFunction(verb: 'test' | 'build' | 'save', file: string, options: Options): Promise<void> {
-  const { type: given, 'sink-type': sinkType, input, database, table, watch: isWatched = false } = options
+  const { type: given, 'sink-type': sinkType, input, database, table, watch: isWatched = false, json: isJson = false } = options
   const type = TYPES.find((one) => one === given)
   if (type !== given) throw new UsageError(`--type must be one of ${TYPES.join(', ')}; "${given}" came`)
   if (table !== undefined && database === undefined) throw new UsageError('--table needs --database: the database that has the table')
@@ -47,14 +48,14 @@ export async function runFunction(verb: 'test' | 'build' | 'save', file: string,
   if (verb === 'build') return build(file, options)
   if (verb === 'save') return save({ file, type, sinkType }, options)
   for (const one of [file, ...(input === undefined ? [] : [input])]) readText(one)
-  const asked = { file, type, sinkType, input, database, table, isWatched }
+  const asked = { file, type, sinkType, input, database, table, isWatched, isJson }
   const pool = new FunctionPool({ threads: 1, memoryMb: MEMORY_MB })
   const own = pool.of('')
   try {
     if (!isWatched && !(await tried(asked, own))) process.exitCode = 1
     if (isWatched)
       for await (const what of changes(asked)) {
-        process.stdout.write(what)
+        aside(asked, what)
         await tried(asked, own)
       }
   } finally {
@@ -63,21 +64,23 @@ export async function runFunction(verb: 'test' | 'build' | 'save', file: string,
 }
 
 /** @throws EngineError VALIDATION_FAILED, ARGUMENT_INVALID */
-async function build(file: string, { output, minify = false }: { output?: string; minify?: boolean }): Promise<void> {
+async function build(file: string, { output, minify = false, json = false }: Pick<Options, 'output' | 'minify' | 'json'>): Promise<void> {
   const target = output ?? `${file.replace(/\.[cm]?[jt]s$/, '')}.bundle.js`
   readText(file)
   const code = bundled(file, { minify, outside: tellOutside })
   writeText(target, code)
-  print(`${target}: ${Buffer.byteLength(code)} bytes`)
+  const bytes = Buffer.byteLength(code)
+  if (json) printJson({ file: target, bytes })
+  else print(`${target}: ${bytes} bytes`)
 }
 
-type SaveOptions = Access & Readonly<{ name?: string; sink?: string }>
+type SaveOptions = Access & Readonly<{ name?: string; sink?: string; json?: boolean }>
 
 /**
  * Creates a function in a running Tailrace from a file, or updates it by its name, and gives it to a sink.
  * @throws EngineError VALIDATION_FAILED: it can't be bundled; SERVICE_UNREACHABLE
  */
-async function save(given: Named, { name = nameOf(given.file), sink, ...access }: SaveOptions): Promise<void> {
+async function save(given: Named, { name = nameOf(given.file), sink, json = false, ...access }: SaveOptions): Promise<void> {
   const { kind, routes } = described(given)
   const code = functionText(given.file, tellOutside)
   const ask = await service(access)
@@ -90,11 +93,17 @@ async function save(given: Named, { name = nameOf(given.file), sink, ...access }
       throw error
     },
   )
-  const { used_by, warnings } = isKnown ? await ask('PATCH', path, form) : await ask('POST', '/functions', { name, ...form })
+  const saved = isKnown ? await ask('PATCH', path, form) : await ask('POST', '/functions', { name, ...form })
+  const { used_by, warnings } = saved
   const users = textsOf(used_by)
+  const isGiven = sink !== undefined && !users.includes(sink)
+  if (json) {
+    if (isGiven) await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })
+    return printJson(isGiven ? { ...saved, used_by: [...users, sink] } : saved)
+  }
   print(`${name}: ${isKnown ? 'updated' : 'saved'}, type ${kind}${users.length > 0 ? `; sinks that have it: ${users.join(', ')}` : ''}`)
   for (const warning of textsOf(warnings)) process.stderr.write(`it fails ${warning}\n`)
-  if (sink === undefined || users.includes(sink)) return
+  if (!isGiven) return
   await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })
   print(`${sink}: has it now`)
 }
@@ -143,7 +152,7 @@ function importsOf(file: string): boolean {
 
 /** @returns whether it could be built and no message failed */
 async function tried(asked: Asked, pool: AccountPool): Promise<boolean> {
-  const { file, isWatched } = asked
+  const { file, isWatched, isJson } = asked
   try {
     const { kind, routes } = described(asked)
     const connection = asked.database === undefined ? undefined : (await databaseArgument(asked.database)).connection
@@ -154,23 +163,21 @@ async function tried(asked: Asked, pool: AccountPool): Promise<boolean> {
       kind === 'enrichment' && connection
         ? await tryEnrichment(written, messages, { connection, pool })
         : await tryFunction(written, messages, pool, routeTrial(written.sinkType))
-    if (messages[0] === EXAMPLE) process.stdout.write(`a ${kind}, on an example (--input FILE: on your own): ${JSON.stringify(EXAMPLE)}\n`)
-    for (const result of results) process.stdout.write(shown(result))
+    if (messages[0] === EXAMPLE) aside(asked, `a ${kind}, on an example (--input FILE: on your own): ${JSON.stringify(EXAMPLE)}\n`)
+    if (isJson) printJson(results.map(inJson))
+    else for (const result of results) process.stdout.write(shown(result))
     return results.every(({ error }) => error === undefined)
   } catch (error) {
     const isOurs = error instanceof EngineError && (error.code === 'VALIDATION_FAILED' || error.code === 'ARGUMENT_INVALID')
-    if (!(error instanceof EngineError) || !(isOurs || isWatched)) throw error
-    process.stdout.write(`✗ ${error.code === 'VALIDATION_FAILED' ? `${file}: ` : ''}${error.message}\n`)
+    if (!(error instanceof EngineError) || !((isOurs && !isJson) || isWatched)) throw error
+    aside(asked, `✗ ${error.code === 'VALIDATION_FAILED' ? `${file}: ` : ''}${error.message}\n`)
     return false
   }
 }
 
 /** @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, … */
-async function messagesFor(
-  { file, input, table }: Asked,
-  kind: Type,
-  connection: Connection | undefined,
-): Promise<readonly TrialMessage[]> {
+async function messagesFor(asked: Asked, kind: Type, connection: Connection | undefined): Promise<readonly TrialMessage[]> {
+  const { file, input, table } = asked
   if (kind === 'enrichment' && (!connection || (input === undefined && table === undefined)))
     throw new EngineError(
       'ARGUMENT_INVALID',
@@ -182,7 +189,7 @@ async function messagesFor(
   if (rows.length > 0) return rows
   if (kind === 'enrichment') throw new EngineError('ARGUMENT_INVALID', `the table ${table} has no rows, and a query runs only for rows`)
   const made = await syntheticMessage(connection, table)
-  process.stdout.write(`the table ${table} has no rows: on one made up for its columns: ${JSON.stringify(made.record)}\n`)
+  aside(asked, `the table ${table} has no rows: on one made up for its columns: ${JSON.stringify(made.record)}\n`)
   return [made]
 }
 
@@ -202,6 +209,21 @@ function kindOf(code: string): Type {
     return words.has(importedType) || functionNames.some((name) => functions.has(name))
   }
   return SANDBOX_KINDS.find(isOf) ?? 'transform'
+}
+
+/** Prints what is no result: where those are JSON, beside them. */
+const aside = ({ isJson }: Asked, words: string): void => void (isJson ? process.stderr : process.stdout).write(words)
+
+function inJson({ input, output, parameters, routing, error, timeUs, logs }: TrialResult) {
+  const failure = error && { ...error }
+  return {
+    record_pks: input.metadata.record_pks,
+    parameters,
+    ...(routing ? { routing } : { output }),
+    error: failure,
+    time_us: timeUs,
+    logs,
+  }
 }
 
 function shown({ input, output, parameters, routing, error, timeUs, logs }: TrialResult): string {

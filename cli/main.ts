@@ -11,6 +11,7 @@ const ACCESS_OPTIONS = {
   context: text('NAME', 'takes both from a context (tailrace context add); it may also stand before the command'),
 } as const
 const JSON_OPTION = { json: flag('prints what the API answers') } as const
+const AS_JSON = { json: flag('prints JSON') } as const
 const SOURCE_OPTIONS = { ...JSON_OPTION, ...ACCESS_OPTIONS } as const
 const CONTEXT_OPTIONS = {
   url: text('URL', 'add: where Tailrace listens; without it that in TAILRACE_URL, or http://127.0.0.1:7376'),
@@ -19,22 +20,21 @@ const CONTEXT_OPTIONS = {
     'add: its token, which others see in the list of processes; without it that in TAILRACE_TOKEN, or it is asked for',
   ),
   select: flag('add: selects it, too; the first one is selected in any case'),
-  json: flag('prints JSON'),
+  ...AS_JSON,
 } as const
-const SINKS_OPTIONS = { yes: flag('delete: without asking'), ...JSON_OPTION, ...ACCESS_OPTIONS } as const
+const PLACES = {
+  to: text('TIME', 'replay: what was committed then or later comes again: 2025-02-03T04:05:06Z'),
+  lsn: text('LSN', 'replay: the same from a position in the write-ahead log on: 16/B374D848'),
+  offset: text('N', 'replay: the same from a record of the log on, with --partition'),
+  partition: text('P', 'replay: the partition that --offset is of'),
+  generation: text('G', 'replay: the generation that --offset is of, where that is not the one delivered now'),
+} as const
+const REPLAY_OPTIONS = { ...PLACES, ...JSON_OPTION, ...ACCESS_OPTIONS } as const
+const SINKS_OPTIONS = { yes: flag('delete: without asking'), ...REPLAY_OPTIONS } as const
 const MESSAGES_OPTIONS = {
   state: text('STATE', 'all of a state: open (they wait), failing (of these, those that failed) or discarded; ls also delivered'),
   order: text('ORDER', 'ls: oldest first, or newest; oldest'),
   limit: text('N', 'ls: at most so many; 100'),
-  ...JSON_OPTION,
-  ...ACCESS_OPTIONS,
-} as const
-const REPLAY_OPTIONS = {
-  to: text('TIME', 'what was committed then or later comes again: 2025-02-03T04:05:06Z'),
-  lsn: text('LSN', 'the same from a position in the write-ahead log on: 16/B374D848'),
-  offset: text('N', 'the same from a record of the log on, with --partition'),
-  partition: text('P', 'the partition that --offset is of'),
-  generation: text('G', 'the generation that --offset is of, where that is not the one delivered now'),
   ...JSON_OPTION,
   ...ACCESS_OPTIONS,
 } as const
@@ -64,7 +64,8 @@ const DOCTOR_OPTIONS = {
 const VERIFY_OPTIONS = {
   mode: text('MODE', 'count: how many there are; sample: some of the rows; full: every row, and every document; full'),
   sample: text('N', 'about so many rows, of --mode sample; 1000'),
-  backfill: flag('has the rows read again whose documents are missing or different'),
+  redeliver: flag('has the rows that are missing or different read again and delivered, by backfills of just these'),
+  backfill: flag('the same'),
   json: flag('prints what was found as JSON, with every difference'),
   ...ACCESS_OPTIONS,
 } as const
@@ -79,13 +80,14 @@ const FUNCTION_OPTIONS = {
   minify: flag('build: a smaller result'),
   name: text('NAME', 'save: under which name; without it, that of the file'),
   sink: text('SINK', 'save: gives it to this sink, too'),
+  json: flag('prints JSON: the results of test, the file of build, what the API answers to save'),
   ...ACCESS_OPTIONS,
 } as const
 const CONFIG_OPTIONS = {
   'auto-approve': flag('apply: without asking'),
   'show-sensitive': flag('export: with secrets as they are; without it they are shown in part, and stay what they are when applied'),
   output: text('FILE', 'interpolate: where the result goes; the standard output'),
-  json: flag('plan, apply: prints the plan as the API answers it'),
+  json: flag('plan, apply: prints the plan as the API answers it; export, interpolate: the file as JSON'),
   ...ACCESS_OPTIONS,
 } as const
 const TOKEN_OPTIONS = {
@@ -98,6 +100,7 @@ const TOKEN_OPTIONS = {
 const TYPES_OPTIONS = {
   schema: text('NAME', 'only tables of this schema'),
   output: text('FILE', 'where the types go; the standard output'),
+  ...AS_JSON,
 } as const
 
 // Each command loads its own modules, so that `tailrace version` doesn't wait for a database driver.
@@ -112,8 +115,9 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     usage: 'write | token',
     summary: 'make some changes in the demo database, or print its API token',
     verbs: { write: 'makes some changes in the demo database', token: 'prints the API token of the demo' },
+    options: AS_JSON,
     examples: ['TOKEN=$(tailrace demo token)'],
-    run: async ({ verb }) => (await import('./demo.ts')).demo(verb),
+    run: async ({ verb, values }) => (await import('./demo.ts')).demo(verb, values.json === true),
   }),
   source: command({
     usage: 'retry | accept-gap NAME [options]',
@@ -129,7 +133,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   }),
   sink: command({
     usage: 'replay NAME --to TIME | --lsn LSN | --offset N [options]',
-    summary: 'set a sink back: what was committed there or later comes again',
+    summary: 'the same as sinks replay: what was committed there or later comes again',
     verbs: { replay: 'delivers again what was committed at a place or later' },
     word: ['NAME', 'of the sink'],
     options: REPLAY_OPTIONS,
@@ -157,8 +161,8 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     run: async ({ verb, word, values }) => (await import('./context.ts')).context(verb, word, values),
   }),
   sinks: command({
-    usage: 'ls | get | pause | resume | create | delete [SINK…|FILE] [options]',
-    summary: 'show, pause, make and delete sinks',
+    usage: 'ls | get | pause | resume | create | delete | replay [SINK…|FILE] [options]',
+    summary: 'show, pause, make, delete and set back sinks',
     verbs: {
       ls: 'lists them with their health',
       get: 'shows one with its settings and each check of its health',
@@ -166,6 +170,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
       resume: 'goes on',
       create: 'makes one from a file, as it would stand in the configuration file ("-": the standard input)',
       delete: 'deletes it, with everything that waits there',
+      replay: 'sets it back: delivers again what was committed at a place or later',
     },
     word: ['[SINK]', 'its name; of create the file'],
     more: ['MORE', 'further sinks'],
@@ -176,8 +181,16 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace sinks pause orders customers',
       'tailrace sinks create orders.yaml',
       'tailrace sinks delete orders --yes',
+      'tailrace sinks replay orders --to 2025-02-03T04:05:06Z',
     ],
-    run: async ({ verb, word, more, values }) => (await import('./sinks.ts')).sinks(verb, word === '' ? [] : [word, ...more], values),
+    run: async ({ verb, word, more, values: { yes, to, lsn, offset, partition, generation, ...values } }) => {
+      const place = { to, lsn, offset, partition, generation }
+      const words = word === '' ? [] : [word, ...more]
+      if (verb === 'replay') return (await import('./sink.ts')).replayed(words, { yes, ...place, ...values })
+      const wrong = Object.entries(place).find(([, text]) => text !== undefined)
+      if (wrong) throw new UsageError(`--${wrong[0]} is of replay, not of ${verb}`)
+      return (await import('./sinks.ts')).sinks(verb, words, { ...(yes !== undefined && { yes }), ...values })
+    },
   }),
   databases: command({
     usage: 'ls | get | tables | test [NAME] [options]',
@@ -246,7 +259,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   verify: command({
     usage: 'SINK [TABLE] [options]',
     summary:
-      'compare a table with what the destination of a sink has (Elasticsearch, OpenSearch, Meilisearch); exits with 1 when something differs',
+      'compare a table with what the destination of a sink has (Elasticsearch, OpenSearch, Meilisearch), or the stream of a pull sink; exits with 1 when something differs',
     word: ['SINK', 'its name'],
     more: ['TABLE', 'schema.table, without a schema that in public; it may be left out where the sink names just one'],
     options: VERIFY_OPTIONS,
@@ -254,7 +267,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
       'tailrace verify products',
       'tailrace verify products --mode count',
       'tailrace verify products --sample 5000',
-      'tailrace verify shop public.product --backfill',
+      'tailrace verify shop public.product --redeliver',
     ],
     run: async ({ word, more, values }) => (await import('./verify.ts')).verify(word, more, values),
   }),
@@ -345,15 +358,17 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
     usage: 'setup-code',
     summary: 'print the code by which the first user of the console is set up',
     verbs: { 'setup-code': 'prints it, from VAULT_KEY or the data folder; it is good while there is no user' },
+    options: AS_JSON,
     examples: ['tailrace user setup-code'],
-    run: async () => (await import('./user.ts')).setupCode(),
+    run: async ({ values }) => (await import('./user.ts')).setupCode(values.json === true),
   }),
   vault: command({
     usage: 'rotate',
     summary: 'encrypt all secrets of the state database by another key, also while Tailrace runs',
     verbs: { rotate: 'encrypts them by VAULT_KEY, and reads them by VAULT_KEY_OTHER; without VAULT_KEY, by a new key of the data folder' },
+    options: AS_JSON,
     examples: ['VAULT_KEY=$NEW_KEY VAULT_KEY_OTHER=$OLD_KEY tailrace vault rotate', 'tailrace vault rotate'],
-    run: async () => (await import('./vault.ts')).rotate(),
+    run: async ({ values }) => (await import('./vault.ts')).rotate(values.json === true),
   }),
   types: command({
     usage: 'DATABASE [options]',
@@ -376,7 +391,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   }),
   version: command({
     summary: 'print the version',
-    options: { json: flag('prints JSON') },
+    options: AS_JSON,
     run: ({ values }) => (values.json === true ? printJson({ version: version() }) : print(version())),
   }),
   help: command({
@@ -414,6 +429,7 @@ export async function main(argv: readonly string[]): Promise<void> {
   try {
     await found.run(name, args)
   } catch (error) {
+    if (found.options['json'] !== undefined && args.includes('--json')) return failed(asJson(error), exitCodeOf(error))
     if (error instanceof UsageError) {
       const usage = `usage: tailrace ${name} ${found.usage}`.trimEnd()
       return failed(`${error.message === '' ? '' : `${error.message}\n`}${usage}   (tailrace ${name} --help says more)`, 2)
@@ -434,6 +450,16 @@ function withContextBehind(argv: readonly string[]): readonly string[] {
 function failed(words: string, exitCode = 1): void {
   process.stderr.write(`${words}\n`)
   process.exitCode = exitCode
+}
+
+const exitCodeOf = (error: unknown): number => (error instanceof UsageError ? 2 : error instanceof CommandFailed ? error.exitCode : 1)
+
+/** One line: the code of the engine or the API, or USAGE, or none; and what mends it, where that is known. */
+function asJson(error: unknown): string {
+  const message = error instanceof Error ? error.message : String(error)
+  if (error instanceof EngineError) return JSON.stringify({ error: { code: error.code, message, remedy: ERRORS[error.code].remedy } })
+  const code = error instanceof UsageError ? 'USAGE' : error instanceof CommandFailed ? (error.code ?? null) : null
+  return JSON.stringify({ error: { code, message } })
 }
 
 const inWords = ({ code, message }: EngineError): string =>

@@ -46,7 +46,10 @@ export async function service(access: Access): Promise<Ask> {
     const { isRefused, body } = await answerOf(method, base + path, token, form)
     if (!isRefused) return body
     const summary = String(body['summary'] ?? body['reason'] ?? JSON.stringify(body))
-    throw body['code'] === 'CONFIG_INVALID' ? new EngineError('CONFIG_INVALID', summary) : new CommandFailed(summary)
+    const { code } = body
+    throw code === 'CONFIG_INVALID'
+      ? new EngineError(code, summary)
+      : new CommandFailed(summary, 1, typeof code === 'string' ? code : undefined)
   }
 }
 

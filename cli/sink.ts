@@ -1,9 +1,9 @@
-/** `tailrace sink replay NAME`: sets a sink of a running Tailrace back, through its API. */
+/** `tailrace sinks replay NAME`, also `sink replay`: sets a sink of a running Tailrace back, through its API. */
 import { isObject } from '../engine/json.ts'
 import { print, printJson, UsageError } from './command.ts'
 import { service, type Access } from './running-service.ts'
 
-type Place = Readonly<Partial<Record<'to' | 'lsn' | 'offset' | 'partition' | 'generation', string>>>
+type Place = Readonly<Partial<Record<'to' | 'lsn' | 'offset' | 'partition' | 'generation', string | undefined>>>
 
 /** Sets a sink back to a place. @throws UsageError: none, or several; EngineError SERVICE_UNREACHABLE */
 export async function replay(
@@ -30,6 +30,17 @@ export async function replay(
   print(
     `"${name}" is set back to ${String(from['lsn'])}, committed at ${String(from['time'])}: ${again}; what has been waiting comes as well.`,
   )
+}
+
+/** Sets the one sink that is named back. @throws UsageError: none is, or several are */
+export async function replayed(
+  [name, another]: readonly string[],
+  { yes, ...options }: Parameters<typeof replay>[1] & Readonly<{ yes?: boolean | undefined }>,
+): Promise<void> {
+  if (name === undefined) throw new UsageError('SINK is missing: its name')
+  if (another !== undefined) throw new UsageError(`"${another}" is one argument too many`)
+  if (yes !== undefined) throw new UsageError('--yes is of delete, not of replay')
+  return replay(name, options)
 }
 
 /** What is no number goes as it is: the service says what is wrong with it. */

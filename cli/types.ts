@@ -4,16 +4,20 @@ import { EngineError } from '../engine/errors.ts'
 import { clientConfig } from '../engine/postgres/client-config.ts'
 import { toSourceError } from '../engine/wal/connection/source-error.ts'
 import { rowTypes, type CatalogType, type TableColumn } from '../transforms/row-types.ts'
-import { print } from './command.ts'
+import { print, printJson } from './command.ts'
 import { databaseArgument } from './database-argument.ts'
 import { writeText } from './text-file.ts'
 
+type Options = Readonly<{ schema?: string; output?: string; json?: boolean }>
+
 /** Writes the types to a file or to the terminal. @throws EngineError ARGUMENT_INVALID, SOURCE_UNREACHABLE, SOURCE_REFUSED */
-export async function types(database: string, { schema, output }: Readonly<{ schema?: string; output?: string }>): Promise<void> {
+export async function types(database: string, { schema, output, json = false }: Options): Promise<void> {
   const text = await typesOf(database, schema)
-  if (output === undefined) return void process.stdout.write(text)
+  const tables = text.split('\nexport type Deleted').length - 1
+  if (output === undefined) return json ? printJson({ tables, types: text }) : void process.stdout.write(text)
   writeText(output, text)
-  print(`${output}: types of ${text.split('\nexport type Deleted').length - 1} tables`)
+  if (json) printJson({ tables, file: output })
+  else print(`${output}: types of ${tables} tables`)
 }
 
 async function typesOf(database: string, schema: string | undefined): Promise<string> {

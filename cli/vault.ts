@@ -6,7 +6,7 @@ import { isAlive, postmasterOf } from '../engine/postgres/postmaster.ts'
 import { folderKey, folderKeys, keepNextFolderKey, nextFolderKey, Vault } from '../engine/state/secrets.ts'
 import { openStore } from '../engine/state/store.ts'
 import { rotateSecrets } from '../engine/state/vault-rotation.ts'
-import { CommandFailed, print } from './command.ts'
+import { CommandFailed, print, printJson } from './command.ts'
 import { readSettings, type Settings } from './settings.ts'
 
 type Keys = Pick<Settings, 'vaultKey' | 'otherVaultKey'>
@@ -19,7 +19,7 @@ export function vaultOf({ vaultKey, otherVaultKey }: Keys, folder: string): Vaul
 }
 
 /** Encrypts all secrets by another key. @throws CommandFailed: a key, or the state database, is missing */
-export async function rotate(): Promise<void> {
+export async function rotate(isJson: boolean): Promise<void> {
   const settings = readSettings()
   const { dataFolder, vaultKey, otherVaultKey } = settings
   if (vaultKey && !otherVaultKey)
@@ -34,6 +34,7 @@ export async function rotate(): Promise<void> {
   const vault = vaultKey ? vaultOf(settings, dataFolder) : new Vault(nextFolderKey(dataFolder), () => folderKeys(dataFolder))
   const count = await store.transaction((query) => rotateSecrets(query, vault))
   if (!vaultKey) keepNextFolderKey(dataFolder)
+  if (isJson) return printJson({ secrets: count })
   const next = vaultKey
     ? 'Start all processes with this VAULT_KEY now; then VAULT_KEY_OTHER is needed no more.'
     : 'The new key is in the data folder.'

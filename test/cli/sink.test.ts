@@ -1,4 +1,4 @@
-/** `tailrace sink replay`, as a user types it, against a served API. */
+/** `tailrace sinks replay`, also by its former word `sink`, as a user types it, against a served API. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { EngineError } from '../../engine/errors.ts'
@@ -10,7 +10,7 @@ test('a replay is asked for by time, LSN or offset, and its answer is told in wo
   await using s = await serve()
   const there = ['--url', s.api.url, '--token', TOKEN]
   s.engine.replayed = { partitions: 2, messages: 15, from: { lsn: 0x20n, time: '2025-02-03T04:05:06.000000Z' } }
-  const byTime = await tailrace('sink', 'replay', 'goods', '--to', '2025-02-03T04:05:06Z', ...there)
+  const byTime = await tailrace('sinks', 'replay', 'goods', '--to', '2025-02-03T04:05:06Z', ...there)
   assert.deepEqual([byTime.code, byTime.err], [0, ''])
   assert.match(
     byTime.out,
@@ -43,5 +43,7 @@ test('a refusal is told in its words, a wrong use with the right one', async () 
     assert.equal(code, 2)
     assert.match(err, /usage: tailrace sink replay NAME --to TIME/)
   }
-  assert.match((await tailrace('sink', 'replay', 'goods', '--offset', 'x', ...there)).err, /offset must be a whole number/)
+  assert.match((await tailrace('sinks', 'replay', 'goods', '--offset', 'x', ...there)).err, /offset must be a whole number/)
+  const other = await tailrace('sinks', 'pause', 'goods', '--lsn', '0/1', ...there)
+  assert.deepEqual([other.code, other.err.split('\n')[0]], [2, '--lsn is of replay, not of pause'])
 })
