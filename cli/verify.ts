@@ -9,8 +9,13 @@ import { qualified } from '../engine/postgres/table-name.ts'
 import { CommandFailed, print, printJson, UsageError } from './command.ts'
 import { service, type Access, type Ask } from './running-service.ts'
 
-type Options = Access & Readonly<{ mode?: string; sample?: string; backfill?: boolean; json?: boolean }>
+type Options = Access & Readonly<{ mode?: string; sample?: string; redeliver?: boolean; backfill?: boolean; json?: boolean }>
 type Key = Readonly<Record<string, string>>
+/** What is asked of a sink. */
+type Compared = Readonly<{
+  destination: Readonly<{ type: string }>
+  source?: Readonly<{ include_tables?: readonly string[] | null }>
+}>
 /** What was found so far. */
 type Sums = {
   rows: number
@@ -31,17 +36,20 @@ const KEYS_EACH = 200
 const LOOK_EVERY_MS = 500
 
 /** Compares, and sets the exit code: 1 when something differs. @throws UsageError, CommandFailed; EngineError SERVICE_UNREACHABLE */
-export async function verify(sink: string, words: readonly string[], options: Options): Promise<void> {
-  const { sample, json = false, backfill = false } = options
+export async function verify(name: string, words: readonly string[], options: Options): Promise<void> {
+  const { sample, json = false } = options
+  const isToMend = options.redeliver === true || options.backfill === true
   const mode = MODES.find((one) => one === (options.mode ?? (sample === undefined ? 'full' : 'sample')))
   if (!mode) throw new UsageError(`--mode must be one of ${MODES.join(', ')}; "${options.mode}" came`)
   if (words.length > 1) throw new UsageError(`"${words[1]}" is one argument too many`)
   if (sample !== undefined && (mode !== 'sample' || !/^[1-9]\d{0,5}$/.test(sample)))
     throw new UsageError('--sample is a whole number of rows, of --mode sample')
-  if (backfill && mode === 'count') throw new UsageError('--backfill needs to know which rows differ: not with --mode count')
+  if (isToMend && mode === 'count') throw new UsageError('--redeliver needs to know which rows differ: not with --mode count')
   const ask = await service(options)
-  const path = `/sinks/${encodeURIComponent(sink)}`
-  const table = words[0] === undefined ? await onlyTable(ask, path) : qualified(words[0])
+  const path = `/sinks/${encodeURIComponent(name)}`
+  const sink = (await ask('GET', path)) as Compared // of the same release
+  const table = words[0] === undefined ? onlyTable(sink) : qualified(words[0])
+  const things = sink.destination.type === 'sequin_stream' ? 'keys of the stream' : 'documents'
   const look = async (what: string, limit: number, after?: string | null) =>
     (await ask('POST', `${path}/verify`, {
       table,
@@ -49,7 +57,7 @@ export async function verify(sink: string, words: readonly string[], options: Op
       ...(what !== 'count' && { limit }),
       ...(typeof after === 'string' && { after }),
     })) as Verified // of the same release
-  if (mode === 'count') return counted(await look('count', PAGE), { table, json })
+  if (mode === 'count') return counted(await look('count', PAGE), { table, json, things })
   const sums: Sums = {
     rows: 0,
     documents: 0,
@@ -64,7 +72,9 @@ export async function verify(sink: string, words: readonly string[], options: Op
   }
   const keys: Key[] = []
   const listed: Difference[] = []
+  let limits: string | null = null
   const take = (found: Verified, of: 'rows' | 'documents') => {
+    limits ??= found.limits
     sums[of] += found.compared
     for (const name of ['dropped', 'failed', 'changing', 'unknown'] as const) sums[name] += found[name]
     sums.settled &&= found.settled
@@ -89,27 +99,27 @@ export async function verify(sink: string, words: readonly string[], options: Op
       }
     progress.clear()
   }
-  const isMended = backfill && keys.length > 0 && (await mended({ ask, path, table, keys, isQuiet: json }))
-  if (json) printJson({ table, mode, ...sums, differences: listed, backfilled: isMended ? keys.length : 0 })
+  const isMended = isToMend && keys.length > 0 && (await mended({ ask, path, table, keys, isQuiet: json }))
+  if (json) printJson({ table, mode, ...sums, limits, differences: listed, backfilled: isMended ? keys.length : 0 })
   else print(summed(table, sums))
   if (!json && !sums.settled) process.stderr.write('The sink stands still, or is far behind: some differences may be on their way.\n')
-  if (!json && sums.extra > 0)
+  if (!json && limits !== null) process.stderr.write(`${limits}.\n`)
+  if (!json && sums.extra > 0 && things === 'documents')
     process.stderr.write('Extra documents have no row, or one that the filter drops: delete them at the destination.\n')
   const open = isMended ? sums.extra : sums.missing + sums.different + sums.extra
   if (open > 0 || !sums.settled) process.exitCode = 1
 }
 
-async function onlyTable(ask: Ask, path: string): Promise<string> {
-  const { source } = (await ask('GET', path)) as Readonly<{ source?: Readonly<{ include_tables?: readonly string[] | null }> }> // of the same release
+function onlyTable({ source }: Compared): string {
   const [table, another] = source?.include_tables ?? []
   if (table !== undefined && another === undefined) return table
   throw new CommandFailed('name the table: the sink does not say that it takes just one', 2)
 }
 
-function counted({ rows, documents }: Verified, { table, json }: Readonly<{ table: string; json: boolean }>): void {
+function counted({ rows, documents }: Verified, { table, json, things }: Readonly<{ table: string; json: boolean; things: string }>): void {
   const isEqual = rows === documents
   if (json) printJson({ table, mode: 'count', rows, documents })
-  else print(`${table}: ${count(rows ?? 0)} rows, ${count(documents ?? 0)} documents${isEqual ? '' : ': they differ, which a filter or another table of the sink may explain'}`) // prettier-ignore
+  else print(`${table}: ${count(rows ?? 0)} rows, ${count(documents ?? 0)} ${things}${isEqual ? '' : ': they differ, which a filter or another table of the sink may explain'}`) // prettier-ignore
   if (!isEqual) process.exitCode = 1
 }
 
@@ -117,8 +127,8 @@ function summed(table: string, { rows, documents, dropped, failed, changing, unk
   const also = Object.entries({ 'dropped by the filter': dropped, 'that functions fail on': failed, 'that changed all the time': changing })
     .filter(([, number]) => number > 0)
     .map(([what, number]) => `, ${count(number)} ${what}`)
-  const known = unknown > 0 ? `, ${count(unknown)} of unknown rows` : ''
-  const index = documents > 0 ? ` and ${count(documents)} documents${known}` : ''
+  const known = unknown === 0 ? '' : documents > 0 ? `, ${count(unknown)} of unknown rows` : `, ${count(unknown)} not known to the stream`
+  const index = documents > 0 ? ` and ${count(documents)} documents${known}` : known
   return `${table}: ${count(rows)} rows${also.join('')}${index} compared: ${count(missing)} missing, ${count(different)} different, ${count(extra)} extra`
 }
 

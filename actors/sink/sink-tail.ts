@@ -5,22 +5,18 @@
  * A look starts at a place, which the look before has named, and tells the newest messages up to the end of the log. Who looks too seldom
  * skips what does not fit, and is told how many; so the memory of a look is bounded, and no reader slows anything.
  */
-import { ask } from '../../engine/state/asking.ts'
-import { READING, READING_COLUMNS, readerIn, type Generations } from '../../engine/dispatch/generations.ts'
+import { readerIn, type Generations } from '../../engine/dispatch/generations.ts'
 import { actionName } from '../../engine/dispatch/parked/message-records.ts'
-import { notOwn, type Span } from '../../engine/dispatch/span.ts'
 import { EngineError } from '../../engine/errors.ts'
-import type { Log, LogRecord, TopicName } from '../../engine/log/log.ts'
-import { MESSAGE_FLAG, Pack } from '../../engine/log/pack.ts'
-import type { GenerationShape } from '../../engine/state/generation-shape.ts'
-import { comparePositions, type Position } from '../../engine/position.ts'
+import type { Log, LogRecord } from '../../engine/log/log.ts'
+import { MESSAGE_FLAG, type Pack } from '../../engine/log/pack.ts'
+import { comparePositions } from '../../engine/position.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import { rowsOf } from '../../engine/postgres/rows.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { Messages, positionName, tableOf } from '../../sinks/messages.ts'
 import { failureText, STATE, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
-import { splitKeyChanges } from '../partition/split-key-changes.ts'
+import { OwnMessages, readsOf, type Read } from './own-messages.ts'
 
 /** Asks what has come to a sink. @property after where the look before ended; absent: the end of the log */
 export type TailAsked = Readonly<{ after: string | undefined; limit: number; waitMs: number; signal: AbortSignal }>
@@ -50,7 +46,6 @@ type TailOptions = Readonly<{
   tried: <T>(work: (stage: FunctionStage) => Promise<T>) => Promise<T>
 }>
 
-type Read = Readonly<{ generation: number; topic: TopicName; shape: GenerationShape; opensAt: Position | undefined }>
 /** By generation, the next record of each partition; below 0: nothing more of it comes there. */
 type Places = Map<number, number[]>
 type Seen = Readonly<{ pack: Pack; place: number }>
@@ -63,7 +58,7 @@ const MAX_LOOK_MS = 1_000
 
 /** Looks at what has come since a place, and waits for it when nothing has. @throws EngineError REQUEST_INVALID, STATE_UNAVAILABLE, … */
 export async function tailOf(options: TailOptions, { after, limit, waitMs, signal }: TailAsked): Promise<TailPage> {
-  const generations = await generationsOf(options)
+  const { reads: generations } = await readsOf(options)
   const given = after === undefined ? undefined : readPlaces(after)
   const places = await begun(options, generations, given)
   const reads = generations.filter(({ generation }) => places.has(generation))
@@ -86,7 +81,7 @@ class Look {
   readonly #options: TailOptions
   readonly #limit: number
   readonly #packs: { pack: Pack; places: number[]; bytes: number }[] = []
-  readonly #spans = new Map<number, Span>()
+  readonly #own: OwnMessages
   #bytes = 0
   #count = 0
   skipped = 0
@@ -94,6 +89,7 @@ class Look {
   constructor(options: TailOptions, limit: number) {
     this.#options = options
     this.#limit = limit
+    this.#own = new OwnMessages(options.sink, options.generations)
   }
 
   get hasSeen(): boolean {
@@ -130,21 +126,12 @@ class Look {
   }
 
   /** @returns false: the generation has ended here */
-  async #take({ generation, shape, topic }: Read, { pack: record }: LogRecord): Promise<boolean> {
-    const { sink, generations } = this.#options
-    const header = Pack.header(record)
-    let span = this.#spans.get(generation)
-    if (!span || span.version < header.routing || (header.isMarker && !span.endsAt)) {
-      span = { ...(await generations.span(generation)) }
-      this.#spans.set(generation, { ...span, version: Math.max(span.version, header.routing) })
-    }
-    const isOwnTopic = topic === `${sink.id}.${generation}`
-    if ((header.isMarker && isOwnTopic) || (span.endsAt && comparePositions(header.first, span.endsAt) >= 0)) return false
-    if (header.count === 0) return true
-    const pack = shape.splitsKeyChanges === true ? splitKeyChanges(Pack.shared(record)) : Pack.shared(record)
-    const others = notOwn(span, pack)
-    const isTold = (place: number) => isKeyed(sink.destination) || (pack.flags(place) & MESSAGE_FLAG.tombstone) === 0
-    const places = Array.from({ length: pack.count }, (_, place) => place).filter((place) => others?.[place] !== 1 && isTold(place))
+  async #take(read: Read, record: LogRecord): Promise<boolean> {
+    const own = await this.#own.of(read, record)
+    if (!own) return false
+    const { pack } = own
+    const isTold = (place: number) => isKeyed(this.#options.sink.destination) || (pack.flags(place) & MESSAGE_FLAG.tombstone) === 0
+    const places = own.places.filter(isTold)
     if (places.length > 0) this.#keep(pack, places)
     return true
   }
@@ -278,19 +265,6 @@ async function begun({ log, sink }: TailOptions, generations: readonly Read[], g
     places.set(read.generation, offsets)
   }
   return places
-}
-
-/** Reads the generations of the sink whose places in the log are known, oldest first, as far as their topics are there. */
-async function generationsOf({ sink, query, log }: TailOptions): Promise<readonly Read[]> {
-  const found = await ask(
-    query,
-    `select ${READING} from tailrace.generation g where g.sink_id = $1::text::uuid and g.lsn is not null order by g.generation`,
-    [sink.id],
-  )
-  const topics = new Set((await log.topics()).map(({ topic }) => topic))
-  return rowsOf(READING_COLUMNS, found).flatMap(({ generation, topic, shape, opens: opensAt }) =>
-    topic !== undefined && topics.has(topic) ? [{ generation, topic, shape, opensAt }] : [],
-  )
 }
 
 const writePlaces = (places: Places): string => Buffer.from(JSON.stringify([...places])).toString('base64url')

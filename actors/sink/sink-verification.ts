@@ -6,23 +6,20 @@
  * the rows were read at, the documents are looked at again, and the rows too: a difference is told only of a row that was the same before and
  * after the look at its document.
  */
-import { setTimeout as delay } from 'node:timers/promises'
 import { countRows, readKeys, readPage, readSample, type RowPage, type RowsAsked } from '../../engine/backfill/row-pages.ts'
-import { PageSession } from '../../engine/backfill/page-session.ts'
 import type { After } from '../../engine/backfill/page-query.ts'
-import { READING, READING_COLUMNS, readerIn } from '../../engine/dispatch/generations.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
-import { formatLsn, type Lsn } from '../../engine/lsn.ts'
 import type { Query } from '../../engine/postgres/query.ts'
-import { rowsOf } from '../../engine/postgres/rows.ts'
 import { sqlstateOf } from '../../engine/postgres/sqlstate.ts'
-import { ask } from '../../engine/state/asking.ts'
-import type { Database, Sink } from '../../engine/state/resources.ts'
+import { StoredGenerations } from '../../engine/dispatch/generations.ts'
+import { ACTIONS, type Database, type Sink } from '../../engine/state/resources.ts'
 import type { Egress } from '../../engine/net/egress.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import type { Comparing, Looked, Standing } from '../../sinks/push.ts'
 import { STATE, type FunctionStage } from '../../transforms/stage.ts'
+import { compareFolded, compareFoldedSample, countFolded } from './folded-stream.ts'
+import { Settling } from './settling.ts'
 
 /**
  * The rows or documents to compare. rows: a page of a table, behind `after`; sample: some of its rows; documents: a page of the destination, whether each
@@ -52,7 +49,7 @@ export type Verified = Readonly<{
   dropped: number
   failed: number
   changing: number
-  /** documents of which it is not known which row they are of */
+  /** documents of which it is not known which row they are of; of a folded stream rows of which it is not known how they stand there */
   unknown: number
   differences: readonly Difference[]
   /** of count: on each side */
@@ -62,6 +59,8 @@ export type Verified = Readonly<{
   next: string | null
   /** false: the sink stands still, or is too far behind, and did not deliver beyond the place of the rows: differences may be on their way */
   settled: boolean
+  /** what can't be compared of this table, in words; null: all can */
+  limits: string | null
 }>
 
 type VerificationOptions = Readonly<{
@@ -76,11 +75,7 @@ type VerificationOptions = Readonly<{
   tried: <T>(work: (stage: FunctionStage) => Promise<T>) => Promise<T>
 }>
 
-/** A sink that has not come on for so long stands still. While it comes on it is waited for, however far it is behind. */
-const STANDSTILL_MS = 45_000
-/** But no longer than this in one call: who asks hears nothing meanwhile, and most clients wait for five minutes. */
-const CALL_MS = 240_000
-const LOOK_MS = 200
+const PULL = 'sequin_stream'
 const ROUNDS = 4
 const NOTHING = {
   compared: 0,
@@ -93,18 +88,12 @@ const NOTHING = {
   documents: null,
   next: null,
   settled: true,
+  limits: null,
 }
 
 /** Compares. @throws EngineError VALIDATION_FAILED: the destination can't be read, or the sink does not take the table; BACKFILL_REFUSED, DESTINATION_…, SOURCE_… */
 export async function verify(options: VerificationOptions, asked: VerifyAsked): Promise<Verified> {
   const { sink, database, egress, maxMessageBytes } = options
-  const type = PUSH_TYPES.get(sink.destination.type)
-  const wire = type?.open({ sink, database, endpoint: undefined, egress, concurrency: 2, warn: () => undefined })
-  if (!wire?.comparing) {
-    await wire?.close()
-    const reason = `of a sink of type ${sink.destination.type} can't be compared: what its destination has can't be read`
-    throw new EngineError('VALIDATION_FAILED', `the rows ${reason}`, { destination: reason })
-  }
   const { connection, slot } = database
   const rows: RowsAsked = {
     connection,
@@ -113,11 +102,39 @@ export async function verify(options: VerificationOptions, asked: VerifyAsked): 
     timestampFormat: sink.timestamp_format,
     maxMessageBytes,
   }
+  if (sink.destination.type === PULL) return verifyFolded(options, rows, asked)
+  const type = PUSH_TYPES.get(sink.destination.type)
+  const wire = type?.open({ sink, database, endpoint: undefined, egress, concurrency: 2, warn: () => undefined })
+  if (!wire?.comparing) {
+    await wire?.close()
+    const reason = `of a sink of type ${sink.destination.type} can't be compared: what its destination has can't be read`
+    throw new EngineError('VALIDATION_FAILED', `the rows ${reason}`, { destination: reason })
+  }
   try {
     return await new Verification(options, wire.comparing, rows, asked).run()
   } finally {
     await wire.close()
   }
+}
+
+/** Compares a table with the stream of a sink that a client pulls: where its messages have got to is not known here. */
+async function verifyFolded({ sink, log, database, state }: VerificationOptions, rows: RowsAsked, asked: VerifyAsked): Promise<Verified> {
+  const lacking = ACTIONS.filter((action) => !sink.actions.includes(action))
+  if (lacking.length > 0) {
+    const reason = `of this sink can't be compared: its actions leave out ${lacking.join(' and ')}, so its stream does not say how rows are`
+    throw new EngineError('VALIDATION_FAILED', `the rows ${reason}`, { actions: reason })
+  }
+  const { what, after, limit, signal } = asked
+  const settling = new Settling({ sink, database, log, state }, signal)
+  const generations = new StoredGenerations({ sinkId: sink.id, log, query: state, ackWaitMs: () => sink.ack_wait_ms })
+  const options = { sink, log, query: state, generations, rows, settling, signal }
+  if (what === 'documents') return NOTHING // the keys of both sides are compared together
+  if (what === 'count') {
+    const counted = await countFolded(options)
+    return { ...NOTHING, rows: counted.rows, documents: counted.keys }
+  }
+  const found = await (what === 'sample' ? compareFoldedSample(options, limit) : compareFolded(options, after))
+  return { ...NOTHING, ...found, settled: settling.isSettled }
 }
 
 /** One page that is compared. */
@@ -126,14 +143,14 @@ class Verification {
   readonly #destination: Comparing
   readonly #rows: RowsAsked
   readonly #asked: VerifyAsked
-  readonly #endsAt = performance.now() + CALL_MS
-  #settled = true
+  readonly #settling: Settling
 
   constructor(options: VerificationOptions, destination: Comparing, rows: RowsAsked, asked: VerifyAsked) {
     this.#options = options
     this.#destination = destination
     this.#rows = rows
     this.#asked = asked
+    this.#settling = new Settling(options, asked.signal)
   }
 
   async run(): Promise<Verified> {
@@ -156,7 +173,7 @@ class Verification {
     const differences: Difference[] = []
     let changing = 0
     for (let round = 0; looked.bad.length > 0; round++) {
-      await this.#deliveredBeyond(page.lsn)
+      await this.#settling.deliveredBeyond(page.lsn)
       looked = await this.#look(page, new Set(looked.bad.map(({ n }) => n)))
       if (looked.bad.length === 0) break
       const again = await readKeys(this.#rows, looked.bad.map(({ n }) => page.keys[n] ?? [])) // prettier-ignore
@@ -177,7 +194,7 @@ class Verification {
       page = await readKeys(this.#rows, changed)
       looked = await this.#look(page)
     }
-    return { ...NOTHING, compared, dropped, failed, changing, differences, settled: this.#settled }
+    return { ...NOTHING, compared, dropped, failed, changing, differences, settled: this.#settling.isSettled }
   }
 
   /** Tells which documents of a page of rows are not as they should be. @param only these rows */
@@ -241,11 +258,11 @@ class Verification {
     let extra = await lacks(asked)
     if (extra.size > 0) {
       const { lsn } = await readPage(this.#rows, null, 1)
-      await this.#deliveredBeyond(lsn)
+      await this.#settling.deliveredBeyond(lsn)
       extra = await this.#stillStored(await lacks(extra))
     }
     const differences = [...extra.values()].map(({ id, key }): Difference => ({ kind: 'extra', id, key: named(keyColumns, key) }))
-    return { ...NOTHING, compared: documents.length, unknown, differences, next: next ?? null, settled: this.#settled }
+    return { ...NOTHING, compared: documents.length, unknown, differences, next: next ?? null, settled: this.#settling.isSettled }
   }
 
   /** Leaves out those whose documents have gone meanwhile, by their identifiers: a search may not see that yet. */
@@ -267,67 +284,6 @@ class Verification {
       const half = keys.length >> 1
       return [...(await this.#there(keys.slice(0, half))), ...(await this.#there(keys.slice(half)))]
     }
-  }
-
-  /** Waits until all that was committed before a place is in the log, and then until the sink has finished what the log has. */
-  async #deliveredBeyond(lsn: Lsn): Promise<void> {
-    const { database, log } = this.#options
-    const session = await PageSession.open(database.connection, 'tailrace verify', STANDSTILL_MS)
-    const confirmed = async () => {
-      const { rows } = await session.query(
-        'select confirmed_flush_lsn::text as at, confirmed_flush_lsn >= $2::pg_lsn as there from pg_replication_slots where slot_name = $1',
-        [database.slot.name, formatLsn(lsn)],
-      )
-      return { at: String(rows[0]?.['at']), isThere: rows[0]?.['there'] === true }
-    }
-    try {
-      if (!(await this.#comesOn(confirmed))) return
-    } finally {
-      session.close()
-    }
-    for (const { reader, partition, head } of await this.#heads()) {
-      const delivered = async () => {
-        const { offset, index } = (await log.committed(reader, partition))?.next ?? { offset: 0, index: 0 }
-        return { at: `${offset}.${index}`, isThere: offset >= head }
-      }
-      if (!(await this.#comesOn(delivered))) return
-    }
-  }
-
-  /** Looks until something has come to where it is awaited. @returns false: it stands still, or is so far behind that the call is over */
-  async #comesOn(look: () => Promise<Readonly<{ at: string; isThere: boolean }>>): Promise<boolean> {
-    let moved = performance.now()
-    let last: string | undefined
-    for (;;) {
-      const { at, isThere } = await look()
-      if (isThere) return true
-      const now = performance.now()
-      if (at !== last) moved = now
-      last = at
-      if (now - moved > STANDSTILL_MS || now > this.#endsAt) {
-        this.#settled = false
-        return false
-      }
-      await delay(LOOK_MS, undefined, { signal: this.#asked.signal })
-    }
-  }
-
-  /** Where the log of the sink ends, by partition. */
-  async #heads() {
-    const { state, log, sink } = this.#options
-    const found = await ask(
-      state,
-      `select ${READING} from tailrace.generation g where g.sink_id = $1::text::uuid and g.lsn is not null and g.drained_at is null`,
-      [sink.id],
-    )
-    const readers = rowsOf(READING_COLUMNS, found).flatMap(({ generation, topic, shape }) =>
-      topic === undefined ? [] : [{ reader: readerIn(topic, { sinkId: sink.id, generation }), partitions: shape.partitions }],
-    )
-    const heads: { reader: string; partition: number; head: number }[] = []
-    for (const { reader, partitions } of readers)
-      for (let partition = 0; partition < partitions; partition++)
-        heads.push({ reader, partition, head: (await log.stats(reader, partition)).next })
-    return heads
   }
 }
 

@@ -28,7 +28,14 @@ const VerifyBody = Type.Object(
       ),
     ),
     after: Type.Optional(Type.String({ description: '`next` of the page before' })),
-    limit: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIMIT, default: 500, description: 'rows or documents of the page' })),
+    limit: Type.Optional(
+      Type.Integer({
+        minimum: 1,
+        maximum: MAX_LIMIT,
+        default: 500,
+        description: 'rows or documents of the page; of a pull sink, of a sample alone',
+      }),
+    ),
   },
   { additionalProperties: false },
 )
@@ -38,7 +45,10 @@ const VerifyOut = Type.Object({
   dropped: Type.Integer({ description: 'rows that the filter drops' }),
   failed: Type.Integer({ description: 'rows that functions fail on, or that can be no document' }),
   changing: Type.Integer({ description: 'rows that changed whenever they were looked at' }),
-  unknown: Type.Integer({ description: 'documents of which it is not known which row they are of' }),
+  unknown: Type.Integer({
+    description:
+      'documents of which it is not known which row they are of; of a pull sink rows of which its stream does not say how they are',
+  }),
   differences: Type.Array(
     Type.Object({
       kind: Type.Union([Type.Literal('missing'), Type.Literal('different'), Type.Literal('extra')]),
@@ -49,6 +59,7 @@ const VerifyOut = Type.Object({
   rows: OrNull,
   documents: OrNull,
   next: Type.Union([Type.String(), Type.Null()], { description: 'null: this was the last page' }),
+  limits: Type.Union([Type.String(), Type.Null()], { description: 'what can’t be compared of this table, in words; null: all can' }),
   settled: Type.Boolean({ description: 'false: the sink stood still, or was too far behind, so differences may be on their way' }),
 })
 
@@ -65,7 +76,7 @@ export function verifyOperations({
       paths: ['/api/sinks/{id_or_name}/verify'],
       summary: 'Compare a table with the destination of a sink',
       description:
-        'The rows go through the functions of the sink, as they are now, and are compared with the documents that are there. What is on its way is no difference: the sink is waited for while it comes on, for four minutes at most. It changes nothing. For sinks to Elasticsearch, OpenSearch and Meilisearch.',
+        'The rows go through the functions of the sink, as they are now, and are compared with the documents that are there. What is on its way is no difference: the sink is waited for while it comes on, for four minutes at most. It changes nothing. For sinks to Elasticsearch, OpenSearch and Meilisearch, and for pull sinks: of these the messages that are kept are folded by key, and compared with the rows before functions.',
       scope: 'manage',
       body: VerifyBody,
       answer: { description: 'What was found.', schema: VerifyOut },

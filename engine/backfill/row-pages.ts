@@ -31,6 +31,7 @@ export type RowsAsked = Readonly<{
  * Some rows of a table.
  * @property pack undefined: there are none
  * @property keys of the rows, each the values of `keyColumns`
+ * @property table its oid
  * @property next where the next page begins; null: these were the last
  * @property lsn every commit up to there is seen
  */
@@ -38,6 +39,7 @@ export type RowPage = Readonly<{
   pack: Pack | undefined
   keys: readonly (readonly string[])[]
   keyColumns: readonly string[]
+  table: number
   next: After
   lsn: Lsn
 }>
@@ -126,7 +128,7 @@ async function readRows(session: PageSession, table: SourceTable, asked: RowsAsk
   )
   const lsn = await placeOf(session)
   const keyColumns = identityColumns.map(({ name }) => name)
-  return { pack: packOf(rows), keys, keyColumns, next: !isCut && rows.count < limit ? null : last, lsn }
+  return { pack: packOf(rows), keys, keyColumns, table: relation.oid, next: !isCut && rows.count < limit ? null : last, lsn }
 }
 
 function streamFor(relation: Relation, { timestampFormat }: RowsAsked): OwnStream {

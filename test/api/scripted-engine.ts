@@ -215,7 +215,7 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   }
   async verify(): Promise<Verified> {
     const none = { compared: 0, dropped: 0, failed: 0, changing: 0, unknown: 0, differences: [], rows: null, documents: null }
-    return { ...none, next: null, settled: true }
+    return { ...none, next: null, settled: true, limits: null }
   }
   /** what `recent` gives, whatever it is asked for */
   recents: readonly RecentMessage[] = []

@@ -51,7 +51,7 @@ test('what is missing, different or too many is found, and nothing else; a backf
   await index.ask('PUT', '/_doc/9999', { record: { id: 9999 } })
   await index.ask('PUT', '/_doc/odd', { record: {} })
   await index.ask('POST', '/_refresh')
-  const sick = await verify('docs', 'item', '--backfill')
+  const sick = await verify('docs', 'item', '--redeliver')
   assert.equal(sick.code, 1, 'what is too many stays')
   assert.deepEqual(lines(sick.out), [
     '3 rows were read again, and are on their way to the destination.',
@@ -142,16 +142,77 @@ test('so are the documents of a Meilisearch, whose numbers are not those of JSON
   assert.deepEqual((await s.call('POST', '/sinks/found/verify', { table: 'other', what: 'count' })).body.documents, 20)
 })
 
+test('so is the stream of a pull sink, folded by key; what it can’t tell is said', async () => {
+  await s.shop.db.query('truncate item')
+  await s.shop.insert(1, 20)
+  const { status, body } = await s.call('POST', '/sinks', {
+    ...{
+      name: 'kept',
+      database: s.shop.db.name,
+      source: { include_tables: ['public.item'] },
+      replay_window: '1h',
+      destination: { type: 'sequin_stream' },
+    },
+  })
+  assert.equal(status, 200, JSON.stringify(body))
+  const young = await verify('kept')
+  assert.deepEqual(
+    [young.code, young.out],
+    [0, 'public.item: 20 rows, 20 not known to the stream compared: 0 missing, 0 different, 0 extra\n'],
+  )
+  assert.match(young.err, /^no full backfill of this table has been completed: rows of which the log has no message can’t be compared/)
+  await s.call('POST', '/sinks/kept/backfills', { table: 'item' })
+  await until('the backfill', async () => (await s.call('GET', '/sinks/kept/backfills')).body.data[0].state === 'completed')
+  await s.shop.db.query(`update item set name = 'newer' where id = 1`)
+  await s.shop.db.query('delete from item where id = 2')
+  const [publication] = await s.shop.db.query<{ name: string }>('select pubname as name from pg_publication')
+  const unseen = [
+    'update item set name = $$other$$ where id = 7',
+    'delete from item where id = 8',
+    'insert into item values (100, $$new$$)',
+  ]
+  const published = (actions: string) => `alter publication ${publication?.name} set (publish = '${actions}')`
+  await s.shop.db.query([published('truncate'), ...unseen, published('insert, update, delete, truncate')].join(';'))
+  const sick = await verify('kept', '--redeliver')
+  assert.deepEqual([sick.code, sick.err], [1, ''])
+  assert.deepEqual(lines(sick.out), [
+    '2 rows were read again, and are on their way to the destination.',
+    'different 7  {"id":"7"}',
+    'extra     8  {"id":"8"}',
+    'missing   100  {"id":"100"}',
+    'public.item: 19 rows compared: 1 missing, 1 different, 1 extra',
+  ])
+  const look = async (asked: object) => (await s.call('POST', '/sinks/kept/verify', { table: 'item', ...asked })).body
+  const mended = await look({ what: 'rows' })
+  assert.deepEqual([mended.compared, mended.differences, mended.next], [19, [{ kind: 'extra', id: '8', key: { id: '8' } }], null])
+  const counts = await look({ what: 'count' })
+  assert.deepEqual([counts.rows, counts.documents], [19, 20])
+  const sampled = await look({ what: 'sample', limit: 5 })
+  assert.deepEqual([sampled.compared, sampled.differences], [5, []])
+})
+
 test('a refusal is told in its words, a wrong use with the right one', async () => {
   const access = { url: s.url, token: TOKEN }
-  await assert.rejects(verifying('a', [], access), /a sink of type sequin_stream can't be compared/)
+  assert.equal(
+    (
+      await s.call('POST', '/sinks', {
+        name: 'inserts',
+        database: s.shop.db.name,
+        actions: ['insert'],
+        source: { include_tables: ['public.item'] },
+        destination: { type: 'sequin_stream' },
+      })
+    ).status,
+    200,
+  )
+  await assert.rejects(verifying('inserts', [], access), /its actions leave out update and delete/)
   await assert.rejects(verifying('docs', ['other'], access), /names public\.other, which the sink does not take/)
   await assert.rejects(verifying('nosuch', ['item'], access), /There is no sink "nosuch"/)
   const wrong = (words: RegExp) => (error: unknown) => error instanceof UsageError && words.test(error.message)
   for (const [options, words] of [
     [{ mode: 'half' }, /--mode must be one of count, sample, full/],
     [{ mode: 'full', sample: '3' }, /--sample is a whole number of rows, of --mode sample/],
-    [{ mode: 'count', backfill: true }, /not with --mode count/],
+    [{ mode: 'count', redeliver: true }, /not with --mode count/],
   ] as const)
     await assert.rejects(verifying('docs', [], { ...access, ...options }), wrong(words))
   await assert.rejects(verifying('docs', ['item', 'other'], access), wrong(/one argument too many/))
