@@ -237,14 +237,9 @@ function failureOf(error: unknown): EngineError {
         ? 'OIDC_UNREACHABLE'
         : FAILURES[code ?? '']
   if (ours === undefined) throw error
-  const { claim } = fieldsOf(fieldsOf(fieldsOf(error)['cause'])['cause'])
-  const details = [
-    ...(/^[\w.-]{1,50}$/.test(said) ? [said] : []),
-    ...(status > 0 ? [`status ${status}`] : []),
-    ...(typeof claim === 'string' ? [`claim ${claim.slice(0, 50)}`] : []),
-    ...(ours === 'OIDC_UNREACHABLE' && error instanceof Error && error.cause instanceof Error ? [errorText(error.cause)] : []),
-  ]
-  const text = `the issuer: ${errorText(error)}${details.length > 0 ? ` (${details.join(', ')})` : ''}`
+  const reason = error instanceof Error && error.cause instanceof Error ? error.cause : error // what is around it says less
+  const details = [...(/^[\w.-]{1,50}$/.test(said) ? [said] : []), ...(status > 0 ? [`status ${status}`] : [])]
+  const text = `the issuer: ${errorText(reason)}${details.length > 0 ? ` (${details.join(', ')})` : ''}`
   return new EngineError(ours, text, {}, { cause: error })
 }
 

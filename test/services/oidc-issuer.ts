@@ -26,6 +26,8 @@ export class OidcIssuer implements AsyncDisposable {
   /** of the ID token: what goes into its claims in the end, and the key that signs it */
   forged: (claims: Claims) => Claims = (claims) => claims
   signedBy: Key
+  /** its ID tokens say that they have no signature, and have none */
+  isUnsigned = false
   /** an error by which it sends browsers back */
   refusal: string | undefined
   /** a code is good more than once */
@@ -130,7 +132,11 @@ export class OidcIssuer implements AsyncDisposable {
     if (!this.takesCodesAgain) this.#codes.delete(code)
     const now = Math.floor(Date.now() / 1_000)
     const claims = { iss: this.url, aud: CLIENT.id, iat: now, exp: now + 300, nonce: asked.get('nonce'), ...this.person }
-    return json({ access_token: 'an-access-token', token_type: 'Bearer', id_token: signed(this.forged(claims), this.signedBy) })
+    return json({
+      access_token: 'an-access-token',
+      token_type: 'Bearer',
+      id_token: this.isUnsigned ? unsigned(this.forged(claims)) : signed(this.forged(claims), this.signedBy),
+    })
   }
 }
 
@@ -141,8 +147,12 @@ const json = (value: unknown, status = 200): Reply => ({
   body: JSON.stringify(value),
 })
 
+const joined = (...parts: readonly Claims[]): string =>
+  parts.map((part) => Buffer.from(JSON.stringify(part)).toString('base64url')).join('.')
+const unsigned = (claims: Claims): string => `${joined({ alg: 'none', typ: 'JWT' }, claims)}.`
+
 function signed(claims: Claims, { kid, alg, privateKey }: Key): string {
-  const text = [{ alg, kid, typ: 'JWT' }, claims].map((part) => Buffer.from(JSON.stringify(part)).toString('base64url')).join('.')
+  const text = joined({ alg, kid, typ: 'JWT' }, claims)
   const signature = sign('sha256', Buffer.from(text), alg === 'ES256' ? { key: privateKey, dsaEncoding: 'ieee-p1363' } : privateKey)
   return `${text}.${signature.toString('base64url')}`
 }

@@ -141,27 +141,34 @@ test('lists of domains and groups hold for all; a default role lets the others i
   assert.deepEqual(refusalOf(await landed({}, elsewhere)), [403, 'OIDC_NOT_INVITED'])
 })
 
-test('an ID token with a wrong signature, nonce, audience, issuer or time signs nobody in', async () => {
+test('an ID token with a wrong signature, algorithm, nonce, audience, issuer or time signs nobody in, and the answer says what is wrong', async () => {
   await using issuer = await OidcIssuer.start()
   await using s = await serveSignIn(issuer, { env: { TAILRACE_OIDC_DEFAULT_ROLE: 'viewer' } })
   const now = Math.floor(Date.now() / 1_000)
-  for (const claims of [
-    { nonce: 'another' },
-    { nonce: undefined },
-    { aud: 'another-client' },
-    { aud: [CLIENT.id, 'another-client'], azp: 'another-client' },
-    { iss: 'https://evil.example' },
-    { exp: now - 600 },
-    { nbf: now + 600 },
-    { sub: undefined },
-  ]) {
+  for (const [claims, wrong] of [
+    [{ nonce: 'another' }, '"nonce"'],
+    [{ nonce: undefined }, '"nonce"'],
+    [{ aud: 'another-client' }, '"aud"'],
+    [{ aud: [CLIENT.id, 'another-client'], azp: 'another-client' }, '"azp"'],
+    [{ iss: 'https://evil.example' }, '"iss"'],
+    [{ exp: now - 600 }, '"exp"'],
+    [{ nbf: now + 600 }, '"nbf"'],
+    [{ sub: undefined }, '"sub"'],
+  ] as const) {
     issuer.forged = (said) => ({ ...said, ...claims })
-    assert.deepEqual(refusalOf(await s.browser().signIn()), [401, 'OIDC_TOKEN_INVALID'], JSON.stringify(claims))
+    const refused = await s.browser().signIn()
+    assert.deepEqual(refusalOf(refused), [401, 'OIDC_TOKEN_INVALID'], wrong)
+    assert.ok(refused.body.summary.includes(wrong), refused.body.summary)
   }
   issuer.repent()
+  issuer.isUnsigned = true
+  assert.match((await s.browser().signIn()).body.summary, /"alg"/)
+  issuer.isUnsigned = false
   issuer.forgeSignature()
   const browser = s.browser()
-  assert.deepEqual(refusalOf(await browser.signIn()), [401, 'OIDC_TOKEN_INVALID'])
+  const refused = await browser.signIn()
+  assert.deepEqual(refusalOf(refused), [401, 'OIDC_TOKEN_INVALID'])
+  assert.match(refused.body.summary, /signature/)
   assert.equal(await browser.user(), null)
   assert.deepEqual((await s.store.query('select from app_user')).rows, [])
   issuer.repent()
