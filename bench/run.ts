@@ -79,6 +79,7 @@ const { values } = parseArgs({
     'no-latency': { type: 'boolean', default: false },
     full: { type: 'boolean', default: false },
     functions: { type: 'boolean', default: false },
+    traces: { type: 'boolean', default: false },
     webhook: { type: 'boolean', default: false },
     backfill: { type: 'boolean', default: false },
     tables: { type: 'string' },
@@ -103,7 +104,7 @@ const say = (text: string): void => void process.stdout.write(`${text}\n`)
 await using bench = await startBench()
 await using parts = new AsyncDisposableStack()
 /** Nothing but drains, with the embedded log. */
-const isDrainAlone = values.peers || (values.beside !== undefined && !values.sinks)
+const isDrainAlone = values.peers || values.traces || (values.beside !== undefined && !values.sinks)
 const isEmbeddedOnly = isDrainAlone || values.webhook || values.backfill || values['idle-sinks'] || values.management
 const started = isEmbeddedOnly ? 'this is measured with the embedded log alone' : await startBroker()
 const broker = typeof started === 'string' ? undefined : parts.use(started)
@@ -113,12 +114,15 @@ if (!values.cold && isCold) say('MEMORY IS NOT WARMED before drains, there is to
 const functional: readonly System[] = values.functions
   ? (['transform', 'filter'] as const).map((through) => tailraceOf(`Tailrace with a ${through}`, { partitions: 1, processes: 1, through }))
   : []
+const traced: readonly System[] = values.traces
+  ? [0.01, 1].map((share) => tailraceOf(`Tailrace, ${share * 100} % traced`, { partitions: 1, processes: 1, traced: share }))
+  : []
 const besides = (values.beside ?? []).map((checkout) =>
   tailraceOf(`Tailrace in ${basename(resolve(checkout))}`, { partitions: 1, processes: 1, checkout: resolve(checkout) }),
 )
 const peers = values.peers ? await loadPeers() : []
 /** The first is what the ratios are to. */
-const all: readonly System[] = [raw, tailrace, ...functional, ...besides, ...peers, ...(broker ? [onKafka(broker)] : [])]
+const all: readonly System[] = [raw, tailrace, ...functional, ...traced, ...besides, ...peers, ...(broker ? [onKafka(broker)] : [])]
 const systems = all.filter(({ name }) => values.only === undefined || name.toLowerCase().includes(values.only.toLowerCase()))
 const machine = environment(await postgresVersion(bench))
 say(environmentLines(machine))
@@ -212,10 +216,8 @@ async function everything(): Promise<object> {
   const turns = await inTurn(systems, pairs)
   const summaries = summarise(turns, changes)
   say(`\n${drainLines(summaries)}\n`)
-  if (values.functions) {
-    const names = functional.map(({ name }) => name)
-    say(`${shareLines(turns, tailrace.name, names)}\n`)
-  }
+  const variants = [...functional, ...traced].map(({ name }) => name)
+  if (variants.length > 0) say(`${shareLines(turns, tailrace.name, variants)}\n`)
 
   if (systems.includes(tailrace)) for (const peer of peers) if (systems.includes(peer)) say(shareLines(turns, peer.name, [tailrace.name]))
   if (isDrainAlone) return { summaries, turns }

@@ -7,6 +7,8 @@ import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdir, mkdtemp, open, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -76,6 +78,8 @@ export type Shape = Readonly<{
   }>
   /** what every message goes through; `nothing`: a filter that lets none pass */
   through?: keyof typeof FUNCTIONS | 'nothing'
+  /** share of the messages that are traced; their spans go to a collector on this machine, which reads nothing */
+  traced?: number
   /** the sink is paused, and nothing bounds what waits for it */
   isPaused?: boolean
   /** folder of the sources that run; absent: this one */
@@ -119,7 +123,7 @@ export function tailraceOf(name: string, shape: Shape): TailraceSystem {
 
 async function start(
   task: Task,
-  { broker, partitions, processes, idleSinks = 0, moreSinks = 0, webhook, through, isPaused = false, checkout = CHECKOUT }: Shape,
+  { broker, partitions, processes, idleSinks = 0, moreSinks = 0, webhook, through, traced, isPaused = false, checkout = CHECKOUT }: Shape,
 ): Promise<RunningTailrace> {
   await using opened = new AsyncDisposableStack()
   const folder = await mkdtemp(join(tmpdir(), 'tailrace-bench-'))
@@ -142,6 +146,11 @@ async function start(
     LOG_LEVEL: 'warn',
     ...(isPaused && { BACKFILL_MAX_PENDING_MESSAGES: String(UNBOUNDED_ROWS) }),
     ...kafka,
+    ...(traced !== undefined && {
+      OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: await collector(opened),
+      OTEL_TRACES_SAMPLER: 'parentbased_traceidratio',
+      OTEL_TRACES_SAMPLER_ARG: String(traced),
+    }),
     ...(task.profileFolder !== undefined && { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${task.profileFolder}` }),
   }
   const services: Service[] = []
@@ -210,6 +219,17 @@ async function start(
     spawnedAt,
     [Symbol.asyncDispose]: () => resources.disposeAsync(),
   }
+}
+
+/** Starts a collector that takes everything. @returns its address */
+async function collector(parts: AsyncDisposableStack): Promise<string> {
+  const server = createServer((request, response) => request.resume().on('end', () => response.end())).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  parts.defer(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1/traces`
 }
 
 /** @param number from 1 on */
