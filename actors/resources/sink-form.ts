@@ -39,7 +39,7 @@ export const HealthOut = Type.Object(
 // prettier-ignore
 const SHOWN_ALIKE = [
   'message_grouping', 'partitions', 'replay_window', 'batch_size', 'max_retry_count', 'load_shedding_policy', 'timestamp_format',
-  'key_changes', 'concurrency', 'sensitive', 'annotations',
+  'key_changes', 'concurrency', 'traceparent_column', 'sensitive', 'annotations',
 ] as const
 
 /** The schema of a sink in an answer. */

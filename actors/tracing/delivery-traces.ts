@@ -17,6 +17,8 @@ import { positionName } from '../../sinks/messages.ts'
 import type { Outcome } from '../../sinks/push.ts'
 import type { MessageTraces } from './message-traces.ts'
 
+type TracedSink = Pick<Sink, 'id' | 'name' | 'traceparent_column'>
+
 /** A message that is traced, from its first delivery on. */
 type Open = Readonly<{
   index: number
@@ -44,22 +46,23 @@ const MAX_EVENTS = 32
 /** Traces the messages of one partition of a sink. */
 export class DeliveryTraces {
   readonly #traces: MessageTraces
-  readonly #sinkNow: () => Pick<Sink, 'id' | 'name'>
+  readonly #sinkNow: () => TracedSink
   /** by the offset of the record */
   readonly #open = new Map<number, Open[]>()
   #count = 0
 
-  constructor(traces: MessageTraces, sinkNow: () => Pick<Sink, 'id' | 'name'>) {
+  constructor(traces: MessageTraces, sinkNow: () => TracedSink) {
     this.#traces = traces
     this.#sinkNow = sinkNow
   }
 
   /** Messages were taken, to be handed to a client or sent. */
   taken(batches: readonly Batch[]): void {
+    const { traceparent_column: column } = this.#sinkNow()
     for (const { messages, generation, partition } of batches) {
       const origin = { generation, partition }
       for (const message of messages) {
-        const trace = this.#traces.of(message)
+        const trace = this.#traces.of(message, column)
         if (!trace) continue
         const open = this.#find(message.offset, message.index, origin) ?? this.#begin(message, origin, trace)
         note(open, 'handed out', { 'tailrace.delivery': ++open.deliveries })
@@ -132,7 +135,8 @@ export class DeliveryTraces {
 
   /** Of a message that goes alone, what its writer has said goes on, traced or not. */
   #passedOn([message, ...others]: readonly Message[]): RequestTrace | undefined {
-    const context = message && others.length === 0 ? this.#traces.writerOf(message.view, message.place) : undefined
+    if (!message || others.length > 0) return undefined
+    const context = this.#traces.writerOf(message.view, message.place, this.#sinkNow().traceparent_column)
     return context && { headers: traceHeaders(context), ended: () => undefined }
   }
 
@@ -150,12 +154,12 @@ export class DeliveryTraces {
 
   #begin(message: Message, origin: Origin, trace: NonNullable<ReturnType<MessageTraces['of']>>): Open {
     const { view, place, offset, index, former } = message
-    const { ingest, attributes } = trace
+    const { parent, attributes } = trace
     const open: Open = {
       index,
       origin,
-      context: { ...ingest, spanId: newSpanId() },
-      parent: ingest,
+      context: { ...parent, spanId: newSpanId(), isSampled: true },
+      parent,
       from: view.commitTimeUs(place) / 1_000,
       attributes: { ...attributes, 'messaging.message.id': positionName(message), 'tailrace.offset': offset },
       events: [],

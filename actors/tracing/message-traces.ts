@@ -27,8 +27,8 @@ const WITHOUT_ROW = MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded
 
 /** What the trace of a message begins with. */
 export type MessageTrace = Readonly<{
-  /** the span of its change */
-  ingest: TraceContext
+  /** the span that its delivery is a child of: that of its change, or the one that its row names */
+  parent: TraceContext
   attributes: Attributes
 }>
 
@@ -50,22 +50,28 @@ export class MessageTraces {
     this.#namespace = connection.database
   }
 
-  /** @returns undefined: the message is not traced, as most are */
-  of(message: Pick<Message, 'view' | 'place'>): MessageTrace | undefined {
+  /** @param column of the row that may have a trace context @returns undefined: the message is not traced, as most are */
+  of(message: Pick<Message, 'view' | 'place'>, column: string | null = null): MessageTrace | undefined {
     const { view, place } = message
-    const parent = this.writerOf(view, place)
-    if (!(parent && this.#sampling.byParent ? parent.isSampled : this.#isChosen(view, place))) return undefined
+    const inRow = column === null ? undefined : contextInRow(view, place, column)
+    const writer = inRow ?? this.#annotated(view, place)
+    if (!(writer && this.#sampling.byParent ? writer.isSampled : this.#isChosen(view, place))) return undefined
     const position = view.position(place)
     const ids = hash('sha256', `${this.#databaseId} ${position.history} ${position.lsn} ${position.idx}`)
-    const traceId = parent?.traceId ?? ids.slice(0, 32)
+    const traceId = writer?.traceId ?? ids.slice(0, 32)
     return {
-      ingest: { traceId, spanId: ids.slice(32, 48), isSampled: true, state: parent?.state },
+      parent: inRow ?? { traceId, spanId: ids.slice(32, 48), isSampled: true, state: writer?.state },
       attributes: this.#attributesOf(message, position),
     }
   }
 
-  /** Reads the trace context that the writer of a message has given in the annotations of its transaction. */
-  writerOf(view: MessageView, place: number): TraceContext | undefined {
+  /** Reads the trace context that the writer of a message has given. @param column of the row that may have it */
+  writerOf(view: MessageView, place: number, column: string | null): TraceContext | undefined {
+    return (column === null ? undefined : contextInRow(view, place, column)) ?? this.#annotated(view, place)
+  }
+
+  /** Reads the trace context in the annotations of the transaction. */
+  #annotated(view: MessageView, place: number): TraceContext | undefined {
     const [start, end] = [view.bodyStart(place), view.bodyEnd(place)]
     // a body ends with its annotations, and those of most with null
     if (end === start || view.buffer[end - 1] === LETTER_L || (view.flags(place) & MESSAGE_FLAG.discarded) !== 0) return undefined
@@ -87,12 +93,12 @@ export class MessageTraces {
       const view = Pack.decode(record)
       for (let place = 0; place < view.count; place++) {
         const trace = this.of({ view, place })
-        if (!trace || told.has(trace.ingest.spanId)) continue
-        told.add(trace.ingest.spanId)
+        if (!trace || told.has(trace.parent.spanId)) continue
+        told.add(trace.parent.spanId)
         const from = view.commitTimeUs(place) / 1000
         this.spans.ended({
-          context: trace.ingest,
-          parent: this.writerOf(view, place),
+          context: trace.parent,
+          parent: this.#annotated(view, place),
           name: `ingest ${trace.attributes['db.collection.name'] ?? this.#namespace}`,
           kind: 'internal',
           from: Math.min(from, until),
@@ -125,6 +131,21 @@ export class MessageTraces {
       'tailrace.commit_idx': idx,
     }
   }
+}
+
+/** Reads the trace context in a column of the row: the record is the first member of a body. */
+function contextInRow(view: MessageView, place: number, column: string): TraceContext | undefined {
+  const start = view.bodyStart(place)
+  if (start === view.bodyEnd(place) || (view.flags(place) & WITHOUT_ROW) !== 0) return undefined
+  const message = new JsonMembers(view.buffer, start)
+  message.name()
+  const record = JsonMembers.of(view.buffer, message.at)
+  if (!record) return undefined
+  for (let name = record.name(); name; name = record.name()) {
+    if (record.is(name, column)) return readTraceContext(record.scalar())
+    record.value()
+  }
+  return undefined
 }
 
 /** Finds the annotations in a body: the last member of its metadata, which is left open. */

@@ -129,6 +129,11 @@ export const SinkSettings = Type.Object(
       default: null,
       description: 'requests to the destination at once; null: as its kind does well with',
     }),
+    traceparent_column: Type.Union([Type.String({ minLength: 1, maxLength: 63 }), Type.Null()], {
+      default: null,
+      description:
+        'column that has the trace context of who wrote the row, as in a header traceparent: deliveries of the row are traced as a part of that trace; null: the annotations of its transaction have it',
+    }),
     ...functionSettings,
     sensitive: Type.Boolean({ default: false, description: 'true: no payloads are shown or kept beside what delivery needs' }),
     partitions: Type.Integer({ ...partitions, default: 1 }), // of what was stored before there was a choice

@@ -52,6 +52,7 @@ export const SINK: Sink = {
   max_memory_mb: 128,
   max_backlog_mb: 10_240,
   concurrency: null,
+  traceparent_column: null,
   sensitive: false,
   partitions: 1,
   replay_window: 0,

@@ -17,7 +17,7 @@ async function traced({ ratio = 0, hasFunction = false }: { ratio?: number; hasF
   const collector = parts.use(await OtlpReceiver.start())
   const hook = parts.use(await HttpReceiver.start())
   const state = parts.use(await createState())
-  const source = parts.use(await createDatabase('create table item (id int primary key, name text)'))
+  const source = parts.use(await createDatabase('create table item (id int primary key, name text, trace text)'))
   await applyYaml(
     state.connection,
     `
@@ -26,7 +26,7 @@ http_endpoints: [{ name: hook, url: "${hook.url}/in" }]
 databases: [${databaseEntry(source)}]
 ${hasFunction ? 'functions: [{ name: slim, type: transform, code: "export default (action, record) => ({ id: record.id })" }]' : ''}
 sinks:
-  - { name: hooked, database: shop, source: {}, batch_size: 1, ${hasFunction ? 'transform: slim, ' : ''}destination: { type: webhook, http_endpoint: hook, batch: false } }
+  - { name: hooked, database: shop, source: {}, batch_size: 1, traceparent_column: trace, ${hasFunction ? 'transform: slim, ' : ''}destination: { type: webhook, http_endpoint: hook, batch: false } }
   - { name: pulled, database: shop, source: {}, destination: { type: sequin_stream } }
 `,
   )
@@ -46,7 +46,7 @@ sinks:
     return Map.groupBy(collector.spans, ({ name }) => name)
   }
   const owned = parts.move()
-  return { collector, hook, node, receive, write, pulled, spans, [Symbol.asyncDispose]: () => owned.disposeAsync() }
+  return { collector, hook, source, node, receive, write, pulled, spans, [Symbol.asyncDispose]: () => owned.disposeAsync() }
 }
 
 test('a message whose writer is traced goes on in its trace: to the webhook by header, to the client in its metadata', async () => {
@@ -108,11 +108,16 @@ test('what its writer does not trace is not: nothing is sent, and of a trace tha
     t.hook.requests.map(({ headers }) => headers['traceparent']),
     [undefined, traceparent('00')],
   )
+  await t.source.query(`insert into item values (3, 'by its row', '${traceparent('01')}')`)
+  await t.hook.until((requests) => requests.length >= 3)
   const spans = await t.spans()
-  assert.equal(spans.size, 0)
+  assert.deepEqual([...spans.keys()].sort(), ['deliver hooked', 'send hooked'], 'the one whose row says so, of the sink that looks there')
+  const [[hooked], [sent]] = [spans.get('deliver hooked') ?? [], spans.get('send hooked') ?? []]
+  assert.deepEqual([hooked?.traceId, hooked?.parentSpanId], [TRACE, SPAN])
+  assert.equal(t.hook.requests[2]?.headers['traceparent'], `00-${TRACE}-${sent?.spanId}-01`)
   const metric = t.collector.metrics.find(({ name }) => name === 'sequin_message_deliver_attempt_count')
   const [attempts] = metric?.sum?.dataPoints.filter(({ attributes }) => attributesOf(attributes)['consumer_name'] === 'hooked') ?? []
-  assert.equal(attempts?.asDouble, 2, 'the metrics are sent at the stop')
+  assert.equal(attempts?.asDouble, 3, 'the metrics are sent at the stop')
 })
 
 test('a share of the messages is traced from their commit on, and all sinks choose the same ones', async () => {

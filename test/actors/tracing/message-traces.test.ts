@@ -29,9 +29,9 @@ function packOf(rows: readonly Row[], { lsn = 4096n, committedUs = COMMITTED_US 
 function tracesOf({ ratio = 0, byParent = true } = {}) {
   const spans: Span[] = []
   const traces = new MessageTraces({ spans: { ended: (span) => void spans.push(span) }, sampling: { ratio, byParent } }, DATABASE)
-  const of = (record: Buffer) => {
+  const of = (record: Buffer, column: string | null = null) => {
     const view = Pack.decode(record)
-    return Array.from({ length: view.count }, (_, place) => traces.of({ view, place }))
+    return Array.from({ length: view.count }, (_, place) => traces.of({ view, place }, column))
   }
   return { traces, spans, of }
 }
@@ -50,7 +50,7 @@ test('about as many messages as the share says are chosen, and the same ones whe
   )
   const chosen = () => {
     const { of } = tracesOf({ ratio: 0.05 })
-    return packs.flatMap((pack) => of(pack).map((trace) => trace?.ingest.spanId))
+    return packs.flatMap((pack) => of(pack).map((trace) => trace?.parent.spanId))
   }
   const first = chosen()
   const count = first.filter((id) => id !== undefined).length
@@ -74,17 +74,17 @@ test('the writer of a transaction decides by its trace context, wherever its JSO
   const { of } = tracesOf({ ratio: 0 })
   const found = of(packOf(rows))
   assert.deepEqual(
-    found.map((trace) => trace?.ingest.traceId),
+    found.map((trace) => trace?.parent.traceId),
     [TRACE, TRACE, ...Array.from({ length: 7 }, () => undefined), TRACE],
   )
-  assert.equal(found[0]?.ingest.state, 'vendor=1')
+  assert.equal(found[0]?.parent.state, 'vendor=1')
   assert.equal(
-    new Set([found[0], found[1], found.at(-1)].map((trace) => trace?.ingest.spanId)).size,
+    new Set([found[0], found[1], found.at(-1)].map((trace) => trace?.parent.spanId)).size,
     3,
     'each change has a span of its own',
   )
   const alone = tracesOf({ ratio: 1, byParent: false }).of(packOf(rows))
-  assert.equal(alone[2]?.ingest.traceId, TRACE, 'in the trace of the writer, although the share decides')
+  assert.equal(alone[2]?.parent.traceId, TRACE, 'in the trace of the writer, although the share decides')
 })
 
 test('the span of a change goes from its commit to its being durable, once for all streams that it stands in', () => {
@@ -116,4 +116,22 @@ test('messages without a row of their own are traced, too', () => {
   const tombstone: Row = { part: PART.tombstone, flags: MESSAGE_FLAG.tombstone }
   traces.appended(appendOf(packOf([tombstone, { flags: MESSAGE_FLAG.discarded, body: '{"bytes":70000000}' }])))
   assert.equal(spans.length, 2)
+})
+
+test('a column of the row names the span that deliveries are children of, before the annotations', () => {
+  const inRow = `00-${'c'.repeat(32)}-${'d'.repeat(16)}-01`
+  const annotations = { traceparent: `00-${TRACE}-${SPAN}-01` }
+  const rows: Row[] = [
+    { record: { id: 1, meta: { trace: 'x' }, trace: inRow }, annotations },
+    { record: { id: 2, trace: inRow.replace(/1$/, '0') }, annotations },
+    ...[null, 7, { deep: inRow }, 'no context'].map((trace) => ({ record: { id: 3, trace } })),
+    { record: { id: 4 }, annotations },
+    { flags: MESSAGE_FLAG.discarded, body: '{"bytes":70000000}' },
+  ]
+  const found = tracesOf().of(packOf(rows), 'trace')
+  assert.deepEqual(
+    found.map((trace) => trace?.parent.traceId),
+    ['c'.repeat(32), ...Array.from({ length: 5 }, () => undefined), TRACE, undefined],
+  )
+  assert.equal(found[0]?.parent.spanId, 'd'.repeat(16))
 })

@@ -26,6 +26,7 @@ const GOODS = {
   timestamp_format: 'iso8601',
   key_changes: 'update',
   concurrency: null,
+  traceparent_column: null,
   sensitive: false,
   annotations: { team: 'search' },
   active_backfills: [],
