@@ -89,7 +89,7 @@ func main() {
 	endpoint := must(client.CreateHttpEndpointWithResponse(ctx, api.HttpEndpointInput{Name: &hook, Url: &given.Receiver, Headers: &headers}))
 	taken(endpoint.JSON200, endpoint.StatusCode(), endpoint.Body)
 
-	source := &api.SourceFilter{IncludeTables: &[]string{"public.goods"}}
+	source := &api.SourceFilter{IncludeTables: &[]string{"public.customers"}}
 	var toPull, toWeb api.DestinationInput
 	must(0, toPull.FromSequinStreamDestinationInput(api.SequinStreamDestinationInput{Type: ptr(api.SequinStreamDestinationInputTypeSequinStream)}))
 	must(0, toWeb.FromWebhookDestinationInput(api.WebhookDestinationInput{
@@ -132,7 +132,7 @@ func main() {
 	must(0, batch.FromReceiveJSONBodyBatchSize0(10))
 	var wait api.ReceiveJSONBody_WaitFor
 	must(0, wait.FromReceiveJSONBodyWaitFor1("4s"))
-	for len(records) < 3 {
+	for len(records) < 2 {
 		answer := must(client.ReceiveWithResponse(ctx, pull, api.ReceiveJSONRequestBody{BatchSize: &batch, WaitFor: &wait}))
 		ids := []string{}
 		for _, message := range taken(answer.JSON200, answer.StatusCode(), answer.Body).Data {

@@ -79,7 +79,7 @@ tables = taken(list_tables.sync_detailed(shop, client=client))
 headers = HttpEndpointInputHeadersType0.from_dict({"x-shop": prefix})
 endpoint = HttpEndpointInput(name=hook, url=given["receiver"], headers=headers)
 taken(create_http_endpoint.sync_detailed(client=client, body=endpoint))
-source = SourceFilter(include_tables=["public.goods"])
+source = SourceFilter(include_tables=["public.customers"])
 destination = SequinStreamDestinationInput(type_="sequin_stream")
 body = SinkInput(name=pull, database=shop, source=source, destination=destination)
 first = taken(create_sink.sync_detailed(client=client, body=body))
@@ -102,7 +102,7 @@ resumed = taken(update_sink.sync_detailed(web, client=client, body=SinkInput(sta
 records, acked = [], []
 for sink in (pull, web):
     taken(create_backfill.sync_detailed(sink, client=client, body=BackfillInput()))
-while len(records) < 3:
+while len(records) < 2:
     messages = taken(receive.sync_detailed(pull, client=client, body=ReceiveBody(batch_size=10, wait_for="4s"))).data
     records += [message.record.to_dict() for message in messages]
     if messages:

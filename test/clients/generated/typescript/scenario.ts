@@ -41,7 +41,7 @@ const reached = taken(await client.POST('/api/postgres_databases/{id_or_name}/te
 const tables = taken(await client.GET('/api/postgres_databases/{id_or_name}/tables', at(shop)))
 
 taken(await client.POST('/api/destinations/http_endpoints', { body: { name: hook, url: receiver, headers: { 'x-shop': prefix } } }))
-const source = { include_tables: ['public.goods'] }
+const source = { include_tables: ['public.customers'] }
 const first = taken(
   await client.POST('/api/sinks', { body: { name: pull, database: shop, source, destination: { type: 'sequin_stream' } } }),
 )
@@ -66,7 +66,7 @@ const resumed = taken(await client.PATCH('/api/sinks/{id_or_name}', { ...at(web)
 const records: Record<string, unknown>[] = []
 const acked: boolean[] = []
 for (const sink of [pull, web]) taken(await client.POST('/api/sinks/{id_or_name}/backfills', { ...at(sink), body: {} }))
-while (records.length < 3) {
+while (records.length < 2) {
   const { data } = taken(
     await client.POST('/api/http_pull_consumers/{id_or_name}/receive', { ...at(pull), body: { batch_size: 10, wait_for: '4s' } }),
   )
