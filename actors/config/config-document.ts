@@ -16,7 +16,7 @@ import type { DatabaseEntry } from '../resources/database-form.ts'
 import { checker, readOnly, withoutNulls, type FileSection } from '../resources/form.ts'
 import { flatFunction } from '../resources/function-form.ts'
 import { RESOURCE_FORMS } from '../resources/resource-forms.ts'
-import { TokenEntry, tokenEntry } from '../resources/token-form.ts'
+import { LEAST_TOKEN, TokenEntry, tokenEntry } from '../resources/token-form.ts'
 import { placeOfFunction, type ConfiguredFunction } from './built-functions.ts'
 import { USERS } from './config-users.ts'
 import { ConfigReader, refusal, type Problem } from './config-reader.ts'
@@ -126,6 +126,12 @@ export function readDocument(
   for (const [key, held] of Object.entries(root)) checkSection(reader, key, held)
   const account = accountNamed(reader, root['account'], stored.account)
   const tokens = entriesOf(reader, root, TOKENS)
+  for (const { i, name, token } of tokens)
+    if (token.length < LEAST_TOKEN)
+      reader.notice(
+        reader.at(TOKENS.section, i, 'token'),
+        `the API token "${name}" has fewer than ${LEAST_TOKEN} characters, and can be guessed`,
+      )
   const users = entriesOf(reader, root, USERS)
   const { database, change_retention, function: functionForm, http_endpoint, sink } = RESOURCE_FORMS
   const databases = entriesOf(reader, root, database, { known: stored.databases, mayMove: stored.mayMove })

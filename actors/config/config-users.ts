@@ -36,6 +36,7 @@ export const USERS: FileSection<Readonly<{ name: string }>, ConfiguredUser> = {
   section: 'users',
   noun: 'user',
   schema: UserEntry,
+  ignored: [{ path: ['account'], why: 'users are of the account that the file names' }],
   flat: (entry) => (isObject(entry) ? { ...entry, name: entry['email'] } : entry),
   read: (entry) => {
     const { email, password, role } = check(entry)

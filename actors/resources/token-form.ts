@@ -6,7 +6,9 @@ import type { StoredToken } from '../../engine/state/token-store.ts'
 import { ALL_SINKS, SCOPES, type Rights, type Scope } from '../../engine/state/tokens.ts'
 import { checker, invalid, readOnly, type Form } from './form.ts'
 
-const text = Type.String({ minLength: 8, description: 'the token itself' })
+/** A token that is shorter can be guessed: those of files are taken, and a notice says so. */
+export const LEAST_TOKEN = 8
+const text = Type.String({ minLength: LEAST_TOKEN, description: 'the token itself' })
 /** The fields that say what a token may do. */
 const rights = {
   scopes: Type.Optional(
@@ -30,7 +32,7 @@ const rights = {
 
 const strict = { additionalProperties: false } as const
 /** The schema of what a file says of an API token. */
-export const TokenEntry = Type.Object({ name: Name, token: text, ...rights, ...readOnly() }, strict)
+export const TokenEntry = Type.Object({ name: Name, token: Type.String({ ...text, minLength: 1 }), ...rights, ...readOnly() }, strict)
 /** The schema of a request for a new API token. */
 export const TokenIn = Type.Object(
   {

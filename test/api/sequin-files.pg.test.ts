@@ -14,7 +14,8 @@ account:
   name: "\${SEQUIN_ACCOUNT_NAME:-shop}"
 
 users:
-  - email: "admin@shop.example"
+  - account: "shop"
+    email: "admin@shop.example"
     password: "a-password-of-the-shop"
 
 api_tokens:

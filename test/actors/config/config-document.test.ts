@@ -283,6 +283,13 @@ test('all mistakes of a file are told at once, in its order, each with its line'
 })
 
 test('what has no effect in files of Sequin is left out, and told with its line', () => {
+  const { notices: told } = parse(
+    `${VALID}users: [{ account: shop, email: a@b.example, password: a-password }]\n`.replace(/token: .*/, 'token: secret'),
+  )
+  assert.deepEqual(
+    told.map((notice) => notice.replace(/^\S+ /, '').slice(0, 60)),
+    ['the API token "main" has fewer than 8 characters, and can be', 'user "a@b.example": account is ignored: users are of the acc'],
+  )
   const { notices, databases } = parse(
     VALID.replace('name: cdc_pub,', 'name: cdc_pub, schemas: [public],').replace(
       'ssl: verify-full',
