@@ -41,7 +41,7 @@ import { withoutAddress } from '../../engine/state/destinations.ts'
 import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
 import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
-import { MAX_AWAIT_MS } from '../resources/database-form.ts'
+import { MAX_AWAIT_MS, withoutEffect } from '../resources/database-form.ts'
 import { initialForm } from '../resources/backfill-form.ts'
 import { ON_EXAMPLE, rehearse } from '../resources/function-rehearsal.ts'
 import { saveResource, type Edit } from '../resources/resource-edits.ts'
@@ -263,6 +263,9 @@ async function provisionAll(
     const { name, publicationName, slotName } = given.input
     const stored = known.databases.find((one) => one.name === name)
     let database = { ...given, input: asFound(given.input, stored) }
+    const idle = withoutEffect(given.input)
+    if (idle.length > 0)
+      findings.notice(given.line, `the database "${name}" sets ${idle.join(', ')}: kept, and without effect here; sessions are opened as they are needed, and addresses of both kinds are tried`) // prettier-ignore
     try {
       signal.throwIfAborted()
       const done = await provisioned(database, { latest, isKnown: streamed.has(name), isTrial, signal })

@@ -42,6 +42,12 @@ export const hintsOf = (form: DatabaseHints): DatabaseHints =>
     }),
   )
 
+/** Names the settings of a database that are set to something else than their default, and have no effect. */
+export const withoutEffect = ({ poolSize, hints = {} }: Pick<DatabaseInput, 'poolSize' | 'hints'>): readonly string[] => [
+  ...(poolSize === DEFAULT_POOL_SIZE ? [] : ['pool_size']),
+  ...Object.keys(hints),
+]
+
 /** The schema of an entry of `databases`. */
 export const DatabaseForm = Type.Object(
   {

@@ -131,6 +131,7 @@ test('files of Sequin are taken as they stand, exported, and planned again they 
     'database "shop": tables is ignored',
     'the HTTP endpoint "trial": its sinks keep their messages, for the HTTP endpoint has no url yet',
     'the sink "order-redis" is paused: destination.type is "redis_stream"',
+    'the database "shop" sets pool_size: kept, and without effect here',
     'the change retention "order-audit" waits: the table audit.order_events of the database "shop" does not exist. Remedy: create table',
   ])
     assert.ok(descriptions.includes(told))

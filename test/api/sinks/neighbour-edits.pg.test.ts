@@ -1,11 +1,12 @@
-/** A change of one sink disturbs no other: what a neighbour gets while another sink of its table is edited again and again. */
+/** A change of one sink disturbs no other: what a neighbour gets while another sink of its table is edited again and again: 30 times, and 100 with `--long`. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ITEMS } from '../../actors/shop.ts'
+import { LONG } from '../../faults/size.ts'
 import { until } from '../../waiting.ts'
 import { serveShop } from './served-shop.ts'
 
-const EDITS = 100
+const EDITS = LONG ? 100 : 30
 /** Rows that the neighbour's changes are of, in turn: each is a group of its own. */
 const ROWS = 3
 /** On a busy machine both take longer; whatever begins the slot or a partition anew takes a second and more each time. */
@@ -13,7 +14,7 @@ const SLOWER = { times: 10, byMs: 500 }
 
 const median = (all: readonly number[]): number => all.toSorted((a, b) => a - b)[Math.floor(all.length / 2)] ?? assert.fail('none')
 
-test('100 edits of a sink leave the slot, and the delivery of its neighbour, as they are', async () => {
+test('edits of a sink leave the slot, and the delivery of its neighbour, as they are', async () => {
   await using served = await serveShop([`name: neighbour, ${ITEMS}`, `name: edited, ${ITEMS}`])
   const { shop, call } = served
   const { engine, edits, cache } = shop.node
