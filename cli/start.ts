@@ -49,6 +49,7 @@ import { StateFeed } from '../engine/state/state-feed.ts'
 import { TokenMemory } from '../engine/state/token-memory.ts'
 import { openStore } from '../engine/state/store.ts'
 import type { Telemetry, TelemetryOptions } from '../engine/telemetry/otlp.ts'
+import { UnstoredDatabases } from '../engine/wal/connection/unstored-databases.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
 import { ensureDatabase, ensureDemo } from './demo-set-up.ts'
 import { functionText, tellOutside } from './bundle.ts'
@@ -122,7 +123,16 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const store = parts.use(
     await openStore(state.connection, state.poolSize, (err) => logger.warn({ err }, 'an idle session of the state database ended')),
   )
-  const resources = new ResourceStore(vaultOf(settings, folder.path), {
+  const vault = vaultOf(settings, folder.path)
+  const unstored = parts.use(
+    new UnstoredDatabases({
+      ...{ store, vault },
+      dropped: ({ kind, name }) => logger.warn(`the ${kind} "${name}" is dropped: it was made for a database that was never stored`),
+      onError: (err) =>
+        logger.warn({ err }, 'what was made for a database that was never stored could not be dropped; it will be tried again'),
+    }),
+  )
+  const resources = new ResourceStore(vault, {
     destinations: STORED_DESTINATIONS,
     partitions: settings.kafka ? PARTITIONS.kafka : PARTITIONS.folder,
   })
@@ -138,7 +148,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   if (document) {
     const file = { kind: 'file', name: document.file } as const
     const { notices } = await actAs(file, () =>
-      applyConfig(document, { store, resources, signal: stopping, pool: functions.of(document.account) }),
+      applyConfig(document, { store, resources, signal: stopping, pool: functions.of(document.account), unstored }),
     )
     for (const notice of notices) logger.warn(notice)
   }
@@ -246,10 +256,10 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
       note: (change) => record(store.query, [change]),
     },
     edits,
-    databases: new DatabaseEdits({ edits, logger }),
+    databases: new DatabaseEdits({ edits, logger, unstored }),
     backfills: new BackfillEdits({ store, resources, takeIn }),
     functions: { resources: cache, pool: functions },
-    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, takeIn: takeInAll, logger }),
+    config: new ConfigEdits({ store, resources, pool: functions, signal: stopping, takeIn: takeInAll, unstored, logger }),
     ...(settings.hasTestEndpoints && { makeTestUrl: () => makeTestUrl(egress) }),
     logger,
     metrics,
@@ -272,6 +282,7 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     const onError = (err: unknown) => logger.warn({ err }, 'old entries of the audit log could not be deleted; it will be tried again')
     parts.use(new AuditPruning({ query: store.query, days: settings.auditDays, onError })).start()
   }
+  unstored.start()
   feed.start()
   const metricsServer = await startMetricsServer({
     ...settings.metrics,

@@ -11,7 +11,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { EngineError, errorText } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
-import { isOfConnecting, provision, type Provisioned } from '../../engine/wal/connection/provision.ts'
+import { isOfConnecting, provision, type Beginning, type Provisioned } from '../../engine/wal/connection/provision.ts'
 import { withTlsOf } from '../resources/database-edits.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import { rowsOf } from '../../engine/postgres/rows.ts'
@@ -34,6 +34,7 @@ import type { Account } from '../../engine/state/resources.ts'
 import { isOutsideIdentity, missingNames, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
 import { keyInUse } from '../../engine/state/vault-rotation.ts'
+import type { UnstoredDatabases } from '../../engine/wal/connection/unstored-databases.ts'
 import { sinkNames } from '../resources/sink-names.ts'
 import { wrongTable } from '../../sinks/change-retention.ts'
 import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
@@ -62,6 +63,8 @@ type ApplyOptions = Readonly<{
   signal: AbortSignal
   /** what builds functions, and runs them once; absent: there are none */
   pool?: Pick<AccountPool, 'check' | 'test' | 'forget'> | undefined
+  /** keeps in mind what is made on servers until it is stored; absent: nobody does */
+  unstored?: Pick<UnstoredDatabases, 'during'> | undefined
   /** that it is for; absent: the document's own, made if need be */
   account?: Account
   /** nothing is made or stored, and what would be is told */
@@ -95,6 +98,12 @@ class TrialOver extends Error {
  * CONFIG_INVALID: file, line and reason of everything that fails, and nothing of it stays; STOPPING when aborted
  */
 export async function applyConfig(given: ConfigDocument, options: ApplyOptions): Promise<ConfigOutcome> {
+  const { unstored, isTrial = false } = options
+  const makes = !isTrial && given.databases.some(({ createSlot, createPublication }) => createSlot || createPublication)
+  return makes && unstored ? unstored.during((beginning) => apply(given, { ...options, beginning })) : apply(given, options)
+}
+
+async function apply(given: ConfigDocument, options: ApplyOptions & Readonly<{ beginning?: Beginning }>): Promise<ConfigOutcome> {
   const { store, resources, account, isTrial = false } = options
   const findings = new Findings(given)
   const made: Provisioned[] = []
@@ -244,8 +253,9 @@ async function provisionAll(
     signal,
     logger,
     account,
+    beginning,
     isTrial = false,
-  }: ApplyOptions & Surroundings & Readonly<{ streamed: ReadonlySet<string>; made: Provisioned[] }>,
+  }: ApplyOptions & Surroundings & Readonly<{ streamed: ReadonlySet<string>; made: Provisioned[]; beginning?: Beginning }>,
 ): Promise<
   Readonly<{
     databases: readonly ConfiguredDatabase[]
@@ -268,7 +278,7 @@ async function provisionAll(
       findings.notice(given.line, `the database "${name}" sets ${idle.join(', ')}: kept, and without effect here; sessions are opened as they are needed, and addresses of both kinds are tried`) // prettier-ignore
     try {
       signal.throwIfAborted()
-      const done = await provisioned(database, { latest, isKnown: streamed.has(name), isTrial, signal })
+      const done = await provisioned(database, { latest, isKnown: streamed.has(name), isTrial, beginning, signal })
       ;({ database } = done)
       made.push(done)
       if (database.input.connection.withoutTls)
@@ -325,7 +335,13 @@ const withoutNetwork = ({ hostname, port, database }: Connection) =>
  */
 async function provisioned(
   database: ConfiguredDatabase,
-  { latest, isKnown, isTrial, signal }: Readonly<{ latest: number; isKnown: boolean; isTrial: boolean; signal: AbortSignal }>,
+  {
+    latest,
+    isKnown,
+    isTrial,
+    beginning,
+    signal,
+  }: Readonly<{ latest: number; isKnown: boolean; isTrial: boolean; beginning: Beginning | undefined; signal: AbortSignal }>,
 ): Promise<Provisioned & Readonly<{ database: ConfiguredDatabase }>> {
   const { input, createSlot, createPublication, initSql, awaitMs, intervalMs } = database
   const deadline = Math.min(latest, performance.now() + awaitMs)
@@ -337,6 +353,7 @@ async function provisioned(
         slot: { name: input.slotName, create: createSlot && !isKnown },
         publication: { name: input.publicationName, create: createPublication, ...(initSql === undefined ? {} : { initSql }) },
         isTrial,
+        beginning,
       })
       return { ...done, database: { ...database, input: chosen } }
     } catch (error) {

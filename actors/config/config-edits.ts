@@ -5,6 +5,7 @@ import { ownLists, type ResourceStore, type Resources } from '../../engine/state
 import type { Account } from '../../engine/state/resources.ts'
 import { secretFields } from '../../engine/state/destinations.ts'
 import type { Store } from '../../engine/state/store.ts'
+import type { UnstoredDatabases } from '../../engine/wal/connection/unstored-databases.ts'
 import { STORED_DESTINATIONS } from '../../sinks/destination-types.ts'
 import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { applyConfig, type ConfigOutcome } from './config-apply.ts'
@@ -22,6 +23,8 @@ type ConfigEditsOptions = Readonly<{
   signal: AbortSignal
   /** told why a database can't be reached, which is no matter of the client's */
   logger: Pick<Logger, 'warn'>
+  /** keeps in mind what is made on servers until it is stored */
+  unstored?: UnstoredDatabases
   /** makes what is stored take effect here */
   takeIn: () => Promise<void>
 }>
@@ -100,14 +103,14 @@ export class ConfigEdits {
     given: GivenConfig,
     { isTrial, gone, mayMove, refuseTokens }: Asker & Readonly<{ isTrial: boolean }>,
   ): Promise<ConfigOutcome> {
-    const { store, resources, logger } = this.#options
+    const { store, resources, logger, unstored } = this.#options
     const pool = this.#options.pool.of(account.id)
     const signal = AbortSignal.any([this.#options.signal, gone])
     if (signal.aborted) throw new EngineError('STOPPING', 'the client left before its configuration was read or applied')
     const stored = { ...storedOf(await resources.load(store.query), account), mayMove }
     const document = await this.#read(given, stored, { pool, signal })
     if (document.hasTokens || document.users.length > 0) refuseTokens()
-    return applyConfig(document, { store, resources, pool, signal, account, isTrial, logger })
+    return applyConfig(document, { store, resources, pool, signal, account, isTrial, logger, unstored })
   }
 
   async #read(

@@ -5,10 +5,11 @@
  */
 import { EngineError } from '../../engine/errors.ts'
 import type { Logger } from '../../engine/logger.ts'
-import { provision, type Provisioned } from '../../engine/wal/connection/provision.ts'
+import { provision, type Beginning, type Provisioned } from '../../engine/wal/connection/provision.ts'
 import { withTlsChosen } from '../../engine/postgres/tls-choice.ts'
 import type { DatabaseInput } from '../../engine/state/resource-store.ts'
 import type { Account, Database } from '../../engine/state/resources.ts'
+import type { UnstoredDatabases } from '../../engine/wal/connection/unstored-databases.ts'
 import { toSourceError } from '../../engine/wal/connection/source-error.ts'
 import { askSource, checkSlot } from '../../engine/wal/connection/slot-check.ts'
 import { sourceTables, type SourceTable } from '../../engine/wal/source-tables.ts'
@@ -18,6 +19,7 @@ import type { ResourceEdits } from './resource-edits.ts'
 type DatabaseEditsOptions = Readonly<{
   edits: Pick<ResourceEdits, 'create' | 'update' | 'delete'>
   logger: Pick<Logger, 'warn'>
+  unstored: Pick<UnstoredDatabases, 'during'>
 }>
 
 type Making = Readonly<{ create: boolean; initSql?: string }>
@@ -38,8 +40,10 @@ export class DatabaseEdits {
 
   /** Stores a new database, which is read from then on. @throws EngineError VALIDATION_FAILED, and those of `isUnfit` */
   async create(account: Account, { input, ...making }: NewDatabase): Promise<Database> {
-    const verified = await this.#verified(input, { ...making, isOurs: false })
-    return stored(verified, () => this.#options.edits.create('database', account, verified.input))
+    return this.#making(making, async (beginning) => {
+      const verified = await this.#verified(input, { ...making, beginning, isOurs: false })
+      return stored(verified, () => this.#options.edits.create('database', account, verified.input))
+    })
   }
 
   /** Stores some fields of a database anew. What concerns neither connection nor slot is not tried. @throws as `create` does */
@@ -51,10 +55,16 @@ export class DatabaseEdits {
     const isBegun = now.slotStatus === 'disabled' && input.slotStatus === 'active'
     if (!isMoved && !isBegun) return edits.update('database', database.id, changes)
     const isOurs = input.slotName === now.slotName // under another name of its host it is read by the source that is about to end
-    const verified = await this.#verified(input, { ...making, isOurs })
-    const { connection, primary = null } = verified.input
-    const chosen = { ...changes, ...(changes.connection && { connection }), ...(changes.primary && { primary }) }
-    return stored(verified, () => edits.update('database', database.id, chosen))
+    return this.#making(making, async (beginning) => {
+      const verified = await this.#verified(input, { ...making, beginning, isOurs })
+      const { connection, primary = null } = verified.input
+      const chosen = { ...changes, ...(changes.connection && { connection }), ...(changes.primary && { primary }) }
+      return stored(verified, () => edits.update('database', database.id, chosen))
+    })
+  }
+
+  #making<T>({ create }: Making, work: (beginning?: Beginning) => Promise<T>): Promise<T> {
+    return create ? this.#options.unstored.during(work) : work()
   }
 
   /** Deletes a database with all that is kept of it. Its slot stays on its server. @throws EngineError RESOURCE_IN_USE */
@@ -79,7 +89,10 @@ export class DatabaseEdits {
   }
 
   /** @param isOurs the slot may be read by a process of ours */
-  async #verified(given: DatabaseInput, { create, initSql, isOurs }: Making & Readonly<{ isOurs: boolean }>): Promise<Verified> {
+  async #verified(
+    given: DatabaseInput,
+    { create, initSql, beginning, isOurs }: Making & Readonly<{ beginning?: Beginning | undefined; isOurs: boolean }>,
+  ): Promise<Verified> {
     try {
       const input = await withTlsOf(given)
       const { connection, primary, slotName, publicationName } = input
@@ -87,6 +100,7 @@ export class DatabaseEdits {
         primary,
         slot: { name: slotName, create },
         publication: { name: publicationName, create, ...(initSql !== undefined && { initSql }) },
+        beginning,
       })
       await checkSlot(connection, { slot: slotName, publication: publicationName, isOurs }).catch(async (error: unknown) => {
         await undo()

@@ -13,6 +13,7 @@ const SECRETS = [
   ['source_database', 'primary_password'],
   ['http_endpoint', 'encrypted_headers'],
   ['sink', 'secrets'],
+  ['unstored_part', 'connection'],
 ] as const
 
 /** The key by which secrets are encrypted. @property print undefined: none was rotated yet, and it is the vault's own */

@@ -97,7 +97,7 @@ export async function serveEverything({ wrongTokens = Infinity, trustedProxies =
         note: (change) => record(store.query, [change]),
       },
       edits,
-      databases: new DatabaseEdits({ edits, logger }),
+      databases: new DatabaseEdits({ edits, logger, unstored: { during: (work) => work(async () => undefined) } }),
       backfills: new BackfillEdits({ store, resources, takeIn: reload }),
       functions: { resources: cache, pool },
       config: new ConfigEdits({ store, resources, pool, signal: new AbortController().signal, takeIn: reload, logger }),

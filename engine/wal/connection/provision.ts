@@ -23,7 +23,13 @@ type Provision = Readonly<{
   primary?: Connection | null | undefined
   /** it is only looked at what would be made */
   isTrial?: boolean
+  /** is told what is about to be made */
+  beginning?: Beginning | undefined
 }>
+/** Names a slot or a publication, and how its server is reached. */
+export type ServerPart = Readonly<{ kind: 'slot' | 'publication'; name: string; connection: Connection }>
+/** Puts down what is about to be made on a server, so that it is known whatever happens next. */
+export type Beginning = (part: ServerPart) => Promise<void>
 /** Tells what was made; `undo` drops it again, when the rest of a configuration fails to apply. */
 export type Provisioned = Readonly<{ slotCreated: boolean; publicationCreated: boolean; undo: () => Promise<void> }>
 
@@ -32,6 +38,7 @@ const SLOT_LIMIT_MS = 15_000
 /** A slot of a standby waits for a line of its primary's log, which that writes by itself every 15 seconds. */
 const STANDBY_SLOT_LIMIT_MS = 45_000
 const SNAPSHOT_EVERY_MS = 500
+const DROP_LIMIT_MS = 30_000
 const QUERY_CANCELED = '57014'
 const CONNECTING = 'connecting'
 
@@ -40,13 +47,13 @@ const CONNECTING = 'connecting'
  * WAL_LEVEL_TOO_LOW, SOURCE_REFUSED, SOURCE_IN_RECOVERY, PUBLICATION_MISSING, SLOT_MISSING, SLOT_BLOCKED
  */
 export async function provision(connection: Connection, wanted: Provision): Promise<Provisioned> {
-  const { isTrial = false } = wanted
+  const { isTrial = false, beginning } = wanted
   await using database = await session(connection)
   await refusePoolerWithoutReplication(connection, database.client)
   const { version, isInRecovery } = await requireReplication(database.client)
   await using primary = isInRecovery ? await primarySession(database.client, version, wanted.primary) : undefined
   const writer = primary ?? database
-  const publicationCreated = await ensurePublication(writer, wanted.publication, isTrial)
+  const publicationCreated = await ensurePublication(writer, wanted.publication, { isTrial, beginning })
   let slotCreated = false
   const undo = async () => {
     if (isTrial) return
@@ -57,12 +64,7 @@ export async function provision(connection: Connection, wanted: Provision): Prom
       )
   }
   try {
-    slotCreated = await ensureSlot(database.client, wanted.slot, {
-      isTrial,
-      version,
-      database: connection.database,
-      primary: primary?.client,
-    })
+    slotCreated = await ensureSlot(database, wanted.slot, { isTrial, beginning, version, primary: primary?.client })
   } catch (error) {
     await undo()
     throw error
@@ -165,15 +167,16 @@ async function identityOf(client: Client): Promise<Readonly<{ system: string; le
 }
 
 async function ensurePublication(
-  { client, connection: { database } }: Session,
+  { client, connection }: Session,
   { name, create, initSql }: Provision['publication'],
-  isTrial: boolean,
+  { isTrial, beginning }: Making,
 ): Promise<boolean> {
   const found = await client.query('select from pg_publication where pubname = $1', [name])
   if (found.rows.length > 0) return false
   const sql = initSql?.replace(/[;\s]+$/, '') ?? creatingPublication(name)
-  if (!create) throw faultOf(missingPublication(database, name, sql), { publication: name })
+  if (!create) throw faultOf(missingPublication(connection.database, name, sql), { publication: name })
   if (isTrial) return true
+  await beginning?.({ kind: 'publication', name, connection })
   try {
     await client.query(sql)
   } catch (cause) {
@@ -190,18 +193,20 @@ async function ensurePublication(
   throw new EngineError('PUBLICATION_MISSING', `init_sql did not create the publication "${name}"`, { publication: name })
 }
 
-type SlotHome = Readonly<{ isTrial: boolean; version: number; database: string; primary: Client | undefined }>
+type Making = Required<Pick<Provision, 'isTrial'>> & Pick<Provision, 'beginning'>
+type SlotHome = Making & Readonly<{ version: number; primary: Client | undefined }>
 
 async function ensureSlot(
-  client: Client,
+  { client, connection }: Session,
   { name, create }: Provision['slot'],
-  { isTrial, version, database, primary }: SlotHome,
+  { isTrial, beginning, version, primary }: SlotHome,
 ): Promise<boolean> {
   const { rows } = await client.query('select from pg_replication_slots where slot_name = $1', [name])
   if (rows.length > 0) return false // whether it fits is looked at by the source that streams it
-  const server = { serverVersion: version, isInRecovery: primary !== undefined, database }
+  const server = { serverVersion: version, isInRecovery: primary !== undefined, database: connection.database }
   if (!create) throw faultOf(missingSlot(name, server), { slot: name })
   if (isTrial) return true
+  await beginning?.({ kind: 'slot', name, connection })
   const timer = primary && setInterval(() => void showRunning(primary), SNAPSHOT_EVERY_MS)
   await client.query(`set statement_timeout = ${primary ? STANDBY_SLOT_LIMIT_MS : SLOT_LIMIT_MS}`)
   try {
@@ -237,12 +242,33 @@ async function blocking(query: Query): Promise<string> {
   return `the transaction ${oldest.xid}${where}${since}. End it, or run: ${ending(oldest)};`
 }
 
-async function dropped(connection: Connection, drop: (client: Client) => Promise<unknown>): Promise<void> {
-  const client = new Client(accountClient(connection, 'tailrace set-up'))
+/**
+ * Drops what was made for a database that was never stored. @returns whether it was there; `busy`: it is a slot that somebody reads, or
+ * that is still being made
+ */
+export function dropPart({ kind, name, connection }: ServerPart): Promise<'dropped' | 'gone' | 'busy'> {
+  return dropped(connection, async (client) => {
+    if (kind === 'publication') {
+      const { rows } = await client.query('select from pg_publication where pubname = $1', [name])
+      if (rows.length === 0) return 'gone'
+      await client.query(`drop publication if exists ${client.escapeIdentifier(name)}`)
+      return 'dropped'
+    }
+    const found = 'from pg_replication_slots where slot_name = $1 and database = current_database()'
+    const { rows } = await client.query<{ active: boolean }>(`select active ${found}`, [name])
+    if (!rows[0]) return 'gone'
+    if (rows[0].active) return 'busy'
+    await client.query(`select pg_drop_replication_slot(slot_name) ${found} and not active`, [name])
+    return 'dropped'
+  })
+}
+
+async function dropped<T>(connection: Connection, drop: (client: Client) => Promise<T>): Promise<T> {
+  const client = new Client({ ...accountClient(connection, 'tailrace set-up'), query_timeout: DROP_LIMIT_MS })
   client.on('error', () => {})
   await client.connect()
   try {
-    await drop(client)
+    return await drop(client)
   } finally {
     await client.end()
   }

@@ -320,3 +320,26 @@ test('slots are listed as a resource of their own, and there are no tunnels', as
   assert.equal((await service.get('/api/postgres_replications/00000000-0000-4000-8000-000000000000')).status, 404)
   assert.deepEqual(await service.get('/api/local_tunnels'), { status: 200, body: { data: [] } })
 })
+
+test('what was made for a database whose creation was killed is dropped at the next start, and what is stored is not', async () => {
+  await using db = await createDatabase('create table goods (id int primary key)')
+  await using kept = await createDatabase('create table goods (id int primary key)')
+  assert.equal((await create(bodyOf(kept, 'kept'))).status, 201)
+  const made = (of: TestDatabase) =>
+    of.query(
+      `select 'slot' as kind from pg_replication_slots where slot_name = $1
+       union all select 'publication' from pg_publication where pubname = $2`,
+      [`s_${of.name}`, `p_${of.name}`],
+    )
+  await using stack = new AsyncDisposableStack()
+  const open = stack.adopt(await db.connect(), (client) => client.end())
+  await open.query('begin; insert into goods values (1)') // a slot waits for it
+  const creating = create(bodyOf(db, 'killed')).catch((error: unknown) => error)
+  await until('the slot is being made', async () => (await made(db)).length === 2)
+  await service.kill()
+  await open.query('commit') // the server goes on to make it
+  assert.ok((await creating) instanceof Error)
+  service.start()
+  await until('slot and publication are gone', async () => (await made(db)).length === 0, { service })
+  assert.equal((await made(kept)).length, 2)
+})
