@@ -183,7 +183,7 @@ export const VARIABLES = {
   ),
   TAILRACE_BACKFILLS_PER_DATABASE: variable(
     Type.Integer({ minimum: 1, maximum: 100 }),
-    'backfills of one database that read side by side (2); the others queue, and one that waits holds up none',
+    'backfills of one database that read side by side (2), of tables of less than 1 MB four for each; the others queue, and one that waits holds up none',
   ),
   TAILRACE_BACKFILL_ROWS_PER_SECOND: variable(
     Type.Integer({ minimum: 1, maximum: 100_000_000 }),

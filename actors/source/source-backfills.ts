@@ -71,6 +71,8 @@ export type BackfillHome = Readonly<{
 
 /** A backfill that its sink has held up for this long gives up its turn to those that queue, and waits for the sink. */
 const HELD_UP_MS = 1_000
+/** So many small tables are read where one other would be: to begin and to end takes them longer than to be read. */
+const SMALL_FOR_ONE = 4
 const PAUSES = { firstMs: 500, maxMs: 60_000 } as const
 /** A source that is left alone is looked at again after this. */
 const STRAINED_MS = 1_000
@@ -102,6 +104,8 @@ type Job = {
   insertedAt: number
   /** it was said that it begins */
   isTold: boolean
+  /** its table has little to read */
+  isSmall: boolean
 }
 type Turn = Readonly<{ job: Job; begin: () => void }>
 
@@ -259,6 +263,7 @@ export class SourceBackfills {
     const leave = await this.#turn(first, signal)
     const found = await this.#emptyOf(wanted, run, { sessions, signal }).finally(leave)
     if (!found) return false
+    for (const job of wanted) job.isSmall = found.small.includes(job.of.id)
     const saved = await saveEmpty(this.#home.state, this.#owner, found)
     this.#home.meter.backfilled({ pages: saved.size })
     await Promise.all(wanted.filter(({ of }) => saved.has(of.id)).map((job) => this.#home.ended(endOf(job, 'completed'))))
@@ -389,10 +394,13 @@ export class SourceBackfills {
 
   #admit(): void {
     const readers = (sinkId: string) => [...this.#reading].filter(({ of }) => of.sinkId === sinkId).length
-    while (this.#reading.size < this.#home.limits.atOnce && this.#queue.length > 0) {
+    for (;;) {
       const counts = this.#queue.map(({ job }) => readers(job.of.sinkId))
-      const [next] = this.#queue.splice(counts.indexOf(Math.min(...counts)), 1)
-      if (!next) return
+      const at = counts.indexOf(Math.min(...counts))
+      const next = this.#queue[at]
+      const reading = next ? [...this.#reading, next.job] : []
+      if (!next || reading.reduce((sum, job) => sum + shareOf(job), 0) > this.#home.limits.atOnce) return
+      this.#queue.splice(at, 1)
       this.#reading.add(next.job)
       next.begin()
     }
@@ -544,10 +552,13 @@ export class SourceBackfills {
   }
 }
 
+/** Its share of those that may be read side by side. */
+const shareOf = ({ isSmall }: Job): number => (isSmall ? 1 / SMALL_FOR_ONE : 1)
+
 function jobOf(of: RunningBackfill): Job {
   return {
     ...{ of, stop: new AbortController(), changed: new Bell(), state: 'queued', cause: undefined, since: new Date() },
-    ...{ lastError: undefined, rows: undefined, processed: 0, ingested: 0, insertedAt: 0, isTold: false },
+    ...{ lastError: undefined, rows: undefined, processed: 0, ingested: 0, insertedAt: 0, isTold: false, isSmall: false },
   }
 }
 

@@ -2,7 +2,7 @@
 
 /** Bounds what backfills do. */
 export type BackfillLimits = Readonly<{
-  /** of one database, read side by side */
+  /** of one database, read side by side; of small tables more */
   atOnce: number
   /** of one database, all of its backfills together; Infinity: as fast as it goes */
   rowsPerSecond: number

@@ -18,8 +18,11 @@ import { describeSources, type SourceTable } from './source-table.ts'
 /** A file of more bytes may hold so many dead rows that it takes long to see that there are no others. */
 const SMALL_BYTES = 1024 * 1024
 
-/** The backfills that have nothing to read. @property position a place in the stream behind which every row of them stands */
-export type EmptyTables = Readonly<{ position: Position; ids: readonly string[] }>
+/**
+ * The backfills that have nothing to read. @property position a place in the stream behind which every row of them stands
+ * @property small others, which have little to read: their files are small
+ */
+export type EmptyTables = Readonly<{ position: Position; ids: readonly string[]; small: readonly string[] }>
 
 type Described = Readonly<{ backfill: RunningBackfill; table: SourceTable }>
 
@@ -51,25 +54,22 @@ export async function emptyTables(
     }),
     signal,
   )
-  if (own.length === 0) return described.length > 0 ? undefined : { position, ids: [] }
+  if (own.length === 0) return described.length > 0 ? undefined : { position, ids: [], small: [] }
   const prints = new Map(own.map(({ backfill, table }) => [backfill.id, table.print]))
   const again = await describe(own.map(({ backfill }) => backfill))
   const same = again.filter(({ backfill, table }) => table.print === prints.get(backfill.id))
-  const empty = await emptyOf(session, same)
-  await session.end()
-  await durable(position)
-  return { position, ids: empty.map(({ backfill }) => backfill.id) }
-}
-
-async function emptyOf(session: PageSession, described: readonly Described[]): Promise<readonly Described[]> {
   const small = await satisfying(
     session,
-    described,
+    same,
     ({ table }) =>
       `(select coalesce(sum(pg_relation_size(l.relid)), pg_relation_size(${table.relation.oid})) <= ${SMALL_BYTES}
         from pg_partition_tree(${table.relation.oid}) l where l.isleaf)`,
   )
-  return satisfying(session, small, ({ table }) => `not exists (select from ${table.from}${whereOf(table)})`)
+  const empty = await satisfying(session, small, ({ table }) => `not exists (select from ${table.from}${whereOf(table)})`)
+  await session.end()
+  await durable(position)
+  const idsOf = (some: readonly Described[]) => some.map(({ backfill }) => backfill.id)
+  return { position, ids: idsOf(empty), small: idsOf(small.filter((one) => !empty.includes(one))) }
 }
 
 /** @param condition as SQL, which may be null */

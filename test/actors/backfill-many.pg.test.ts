@@ -42,6 +42,16 @@ async function rowsOf(shop: Shop, name: string): Promise<Record<string, number>>
   return Object.fromEntries([...Map.groupBy(rows, ({ metadata }) => metadata.table_name)].map(([table, of]) => [table, of.length]))
 }
 
+/** The most backfills that were between their first page and their end at the same time, by what the service said. */
+function mostAtOnce(shop: Shop): number {
+  let [now, most] = [0, 0]
+  for (const { message } of shop.node.lines) {
+    if (message === 'a backfill begins') most = Math.max(most, ++now)
+    if (message === 'a backfill is completed') now--
+  }
+  return most
+}
+
 test('a thousand tables, most of them empty, are asked for within seconds and backfilled within a minute', async () => {
   await using shop = await Shop.open(['name: a'])
   await withTables(shop)
@@ -59,6 +69,7 @@ test('a thousand tables, most of them empty, are asked for within seconds and ba
   assert.deepEqual(await rowsOf(shop, 'a'), expected)
   assert.ok(askedMs < 15_000, `asked for in ${askedMs} ms`)
   assert.ok(tookMs < 60_000, `completed in ${tookMs} ms`)
+  assert.ok(mostAtOnce(shop) > 5, 'of small tables more than two are read at a time')
 
   await shop.node.edits.create('sink', { id: sink.accountId, name: 'shop' }, { ...sink, name: 'b', initial_backfill: 'all' })
   const initialMs = await ended(shop)
