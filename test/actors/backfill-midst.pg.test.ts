@@ -36,16 +36,31 @@ const ended = (shop: Shop, sink: string, state: Backfill['state']) =>
     return found.state === state && found
   })
 
-/** Takes what there is, until nothing more comes. */
+/** Takes all that was committed so far: it is in the log first, and then the sink has nothing left of it. How much that is sets no limit of time. */
 async function takeAll(shop: Shop, sink: string, into: Mirror): Promise<void> {
-  for (let empty = 0; empty < 2;) {
-    const { body } = await shop.sink(sink).receive({ batchSize: 1000, waitMs: 300, shape: 'flat', signal: NEVER })
+  await confirmed(shop)
+  for (let isDone = false; !isDone;) {
+    const { body } = await shop.sink(sink).receive({ batchSize: 1000, waitMs: 100, shape: 'flat', signal: NEVER })
     const { data } = JSON.parse(body.toString()) as { data: Wire[] }
-    empty = data.length === 0 ? empty + 1 : 0
     for (const { action, key, lsn, idx, record, changes } of data.map(messageOf))
       into.take({ action, key: String(key[0]), lsn, idx, record, changes })
     if (data.length > 0) await shop.ack(sink, data)
+    isDone = data.length === 0 && (await isThrough(shop, sink))
   }
+}
+
+/** Tells whether a sink reads its newest generation, and everything in that is acknowledged. */
+async function isThrough(shop: Shop, sink: string): Promise<boolean> {
+  const [newest] = await shop.state.query<{ generation: number }>(
+    'select max(generation)::int as generation from tailrace.generation where sink_id = $1',
+    [shop.id(sink)],
+  )
+  const { details, partitions = [] } = shop.node.engine.actors().find(({ id }) => id === `sink/${shop.id(sink)}`) ?? {}
+  return (
+    details?.['generation'] === newest?.generation &&
+    partitions.length > 0 &&
+    partitions.every((each) => each.state === 'running' && each.lag === 0 && each.parked === 0)
+  )
 }
 
 const table = (shop: Shop) => shop.db.query<{ id: number; name: string }>('select * from item')
