@@ -98,6 +98,8 @@ const pairs = whole('pairs', values.pairs ?? String(values.sinks ? SINKS_PAIRS :
 const seconds = whole('seconds', values.seconds)
 const steadyPerSecond = whole('steady', values.steady)
 const profileFolder = values.profile ? RESULTS : undefined
+const isProfiled = !values['idle-sinks'] && !(values.backfill && (values.latency || values.sinks || values.tables !== undefined))
+if (values.profile && !isProfiled) throw new Error('--profile goes with drains, --webhook, --management and --backfill alone')
 
 const say = (text: string): void => void process.stdout.write(`${text}\n`)
 
@@ -185,7 +187,7 @@ async function backfills(): Promise<
     say(`\n${backfillTablesLines(measured)}`)
     return { tables: measured }
   }
-  const measured = await backfill(bench, { rows: changes, pairs, isWide: values.wide, isCold }, say)
+  const measured = await backfill(bench, { rows: changes, pairs, isWide: values.wide, isCold, profileFolder }, say)
   say(`\n${backfillLines(measured)}`)
   return { backfill: measured }
 }

@@ -62,10 +62,16 @@ export async function fillExisting(client: Client, rows: number, isWide: boolean
   await client.query(`vacuum analyze ${EXISTING}`)
 }
 
-/** @param rows of the table. @param pairs how often all of it is measured. @param isWide rows have 1 MB. @param isCold memory isn't warmed */
+/**
+ * @property rows of the table @property pairs how often all of it is measured @property isWide rows have 1 MB @property isCold memory isn't warmed
+ * @property profileFolder where the service leaves a CPU profile of each run; undefined: it leaves none
+ */
+type BackfillOptions = Readonly<{ rows: number; pairs: number; isWide: boolean; isCold: boolean; profileFolder: string | undefined }>
+
+/** Measures backfills of a table beside a `COPY` of it, and beside a drain of its rows. */
 export async function backfill(
   bench: Bench,
-  { rows, pairs, isWide, isCold }: Readonly<{ rows: number; pairs: number; isWide: boolean; isCold: boolean }>,
+  { rows, pairs, isWide, isCold, profileFolder }: BackfillOptions,
   say: (text: string) => void,
 ): Promise<Backfilled> {
   await using opened = new AsyncDisposableStack()
@@ -79,14 +85,15 @@ export async function backfill(
   await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [AFTER])
   const { rows: sizes } = await client.query<{ bytes: number }>(`select avg(octet_length(t.*::text))::float8 as bytes from ${EXISTING} t`)
   const turns: BackfillTurn[] = []
+  const asked = { rows, isCold, profileFolder }
   for (let pair = 1; pair <= pairs; pair++) {
     await client.query('checkpoint')
     const turn = {
       copy: await copied(bench, rows),
-      log: await backfilled(bench, client, { rows, isCold, shape: { isPaused: true } }),
-      filter: await backfilled(bench, client, { rows, isCold, shape: { through: 'nothing' } }),
-      read: await backfilled(bench, client, { rows, isCold, shape: {} }),
-      drain: await drained(bench, client, { rows, isCold, shape: {} }),
+      log: await backfilled(bench, client, { ...asked, shape: { isPaused: true } }),
+      filter: await backfilled(bench, client, { ...asked, shape: { through: 'nothing' } }),
+      read: await backfilled(bench, client, { ...asked, shape: {} }),
+      drain: await drained(bench, client, { ...asked, shape: {} }),
     }
     turns.push(turn)
     const { copy, log, filter, read, drain } = turn
@@ -117,7 +124,7 @@ async function copied(bench: Bench, rows: number): Promise<BackfillRun> {
   }
 }
 
-type Measured = Readonly<{ rows: number; isCold: boolean; shape: Pick<Shape, 'through' | 'isPaused'> }>
+type Measured = Readonly<{ rows: number; isCold: boolean; profileFolder: string | undefined; shape: Pick<Shape, 'through' | 'isPaused'> }>
 
 async function backfilled(bench: Bench, client: Client, measured: Measured): Promise<BackfillRun> {
   const { rows, shape } = measured
@@ -156,7 +163,7 @@ async function ended(running: RunningTailrace, id: string): Promise<number> {
 async function withService(
   bench: Bench,
   client: Client,
-  { slot, rows, shape, isCold }: Measured & Readonly<{ slot: string }>,
+  { slot, rows, shape, isCold, profileFolder }: Measured & Readonly<{ slot: string }>,
   work: (running: RunningTailrace, walsender: number, startedMs: number) => Promise<BackfillRun>,
 ): Promise<BackfillRun> {
   const copy = `${slot}_copy`
@@ -168,6 +175,7 @@ async function withService(
     table: `public.${EXISTING}`,
     changes: shape.through || shape.isPaused ? Infinity : rows,
     recordDelays: false,
+    ...(profileFolder !== undefined && { profileFolder }),
   }
   try {
     using memory = isCold ? undefined : await WarmMemory.touch()
