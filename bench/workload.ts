@@ -6,6 +6,7 @@
  * updates and deletes rows of its own, so sessions wait for each other only where Postgres makes them.
  */
 import { Client } from 'pg'
+import type { Task } from './system.ts'
 
 export const TABLE = 'measured'
 /** In the publication too; nobody writes it. */
@@ -111,3 +112,13 @@ export async function writeWorkload({ url, changes, sessions, perSecond, waitFor
     await Promise.all(clients.map((client) => client.end()))
   }
 }
+
+/** The task of reading what the workload writes. @property changes absent: all that come, until it is closed */
+export const workloadTask = ({
+  changes = Infinity,
+  recordDelays = false,
+  ...task
+}: Pick<Task, 'database' | 'slot'> & Partial<Task>): Task => ({
+  ...{ publication: PUBLICATION, table: `public.${TABLE}`, changes, recordDelays },
+  ...task,
+})

@@ -15,9 +15,9 @@ import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
 import type { Bench } from '../postgres.ts'
 import { childrenOf, UsageMeter, type Usage } from '../process-usage.ts'
-import { wallClock, type Running, type System, type Task } from '../system.ts'
+import { wallClock, type Running, type System } from '../system.ts'
 import { WarmMemory } from '../warm-memory.ts'
-import { PUBLICATION, TABLE } from '../workload.ts'
+import { workloadTask } from '../workload.ts'
 
 export type Drain = Readonly<{
   system: string
@@ -58,15 +58,7 @@ export async function drain<R extends Running>(
   try {
     await client.query('checkpoint') // so that no run pays for the pages of the one before
     await client.query('select pg_copy_logical_replication_slot($1, $2)', [slot, copy])
-    const task: Task = {
-      database: bench.database,
-      slot: copy,
-      publication: PUBLICATION,
-      table: `public.${TABLE}`,
-      changes,
-      recordDelays: false,
-      profileFolder,
-    }
+    const task = workloadTask({ database: bench.database, slot: copy, changes, ...(profileFolder !== undefined && { profileFolder }) })
     try {
       using memory = isCold ? undefined : await WarmMemory.touch()
       await using running = await system.start(task)

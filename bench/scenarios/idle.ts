@@ -8,9 +8,9 @@ import { Client } from 'pg'
 import type { Bench } from '../postgres.ts'
 import { UsageMeter } from '../process-usage.ts'
 import { median } from '../statistics.ts'
-import { wallClock, type Task } from '../system.ts'
+import { wallClock } from '../system.ts'
 import { idleSink, type RunningTailrace, type TailraceSystem } from '../systems/tailrace.ts'
-import { PUBLICATION, TABLE } from '../workload.ts'
+import { workloadTask } from '../workload.ts'
 import { dropSlot, walSender } from './drain.ts'
 
 export type Idle = Readonly<{
@@ -38,15 +38,7 @@ export async function idle(bench: Bench, system: TailraceSystem, sinks: number):
   try {
     await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [SLOT])
     try {
-      const task: Task = {
-        database: bench.database,
-        slot: SLOT,
-        publication: PUBLICATION,
-        table: `public.${TABLE}`,
-        changes: Infinity,
-        recordDelays: false,
-      }
-      await using running = await system.start(task)
+      await using running = await system.start(workloadTask({ database: bench.database, slot: SLOT }))
       const { startedMs } = await walSender(client, SLOT, running.reached)
       await Promise.race([setTimeout(SETTLE_MS), running.reached]) // connections and compilers come to rest
       using meter = new UsageMeter({ service: running.processes['service'] ?? (() => []) })

@@ -7,8 +7,8 @@
 import { setTimeout } from 'node:timers/promises'
 import { Client } from 'pg'
 import type { Bench } from '../postgres.ts'
-import type { Delays, System, Task } from '../system.ts'
-import { PUBLICATION, TABLE, writeWorkload } from '../workload.ts'
+import type { Delays, System } from '../system.ts'
+import { workloadTask, writeWorkload } from '../workload.ts'
 import { dropSlot } from './drain.ts'
 
 export type Latency = Readonly<{ system: string; wantedPerSecond: number; writtenPerSecond: number; seconds: number; delays: Delays }>
@@ -27,15 +27,7 @@ export async function latency(
   try {
     await client.query(`select pg_create_logical_replication_slot($1, 'pgoutput')`, [SLOT])
     try {
-      const task: Task = {
-        database: bench.database,
-        slot: SLOT,
-        publication: PUBLICATION,
-        table: `public.${TABLE}`,
-        changes: Infinity,
-        recordDelays: true,
-      }
-      await using running = await system.start(task)
+      await using running = await system.start(workloadTask({ database: bench.database, slot: SLOT, recordDelays: true }))
       const { delays } = running
       if (!delays) throw new Error(`${system.name} records no delays`)
       // about 250 changes a second in a session: what one connection of an application might do

@@ -16,7 +16,7 @@ import { raw } from '../systems/raw.ts'
 import { tailraceOf } from '../systems/tailrace.ts'
 import type { LoopTask } from '../systems/undici-loop.ts'
 import type { ReceiverTask } from '../systems/webhook-receiver.ts'
-import { PUBLICATION, TABLE } from '../workload.ts'
+import { workloadTask } from '../workload.ts'
 import { drain, dropSlot, type Drain, type Range } from './drain.ts'
 
 export type Webhook = Readonly<{ batch: Spread; single: Spread; turns: readonly Turn[] }>
@@ -76,7 +76,7 @@ async function sendLog(bench: Bench, { slot, changes, profileFolder }: Range): P
   try {
     await client.query('select pg_copy_logical_replication_slot($1, $2)', [slot, copy])
     const { database } = bench
-    const task = { database, slot: copy, publication: PUBLICATION, table: `public.${TABLE}`, changes, recordDelays: false }
+    const task = workloadTask({ database, slot: copy, changes })
     try {
       await using running = await single.start({ ...task, ...(profileFolder !== undefined && { profileFolder }) })
       await untilConfirmed(client, copy)

@@ -15,7 +15,7 @@ import { encodeMarker, PackBuilder } from '../../engine/log/pack-builder.ts'
 import { ACTION, MESSAGE_FLAG } from '../../engine/log/pack.ts'
 import { PART, type Part, type Position } from '../../engine/position.ts'
 import { shapeOf } from '../../engine/state/generation-shape.ts'
-import type { Database, Sink } from '../../engine/state/resources.ts'
+import type { Sink } from '../../engine/state/resources.ts'
 import { hashGroup } from '../../engine/wal/decode/change.ts'
 import { ownTopic } from '../../engine/wal/routing/routing.ts'
 import type { Query } from '../../engine/postgres/query.ts'
@@ -23,51 +23,12 @@ import { sinkMetadata } from '../../engine/message-metadata.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
 import { until } from '../waiting.ts'
+import { DATABASE, SINK } from './plain-sink.ts'
 
 export type Message = Readonly<{ id: number; group?: string; part?: Part; pad?: number }>
 export type Element = Readonly<{ ack_id: string; record: { id: number; group: string }; action: string; metadata: Record<string, unknown> }>
 
-export const SINK: Sink = {
-  id: '5f1d5bb8-4a8e-4f0e-9d0c-0d6f5c1f0a01',
-  accountId: '0c8a3e1e-51f6-4a39-8d4a-0a5dd1a1f0aa',
-  hasBackfills: false,
-  databaseId: '7a6b5c4d-1234-4321-9999-0f0e0d0c0b0a',
-  name: 'orders',
-  database: 'shop',
-  status: 'active',
-  source: {},
-  tables: [],
-  actions: ['insert', 'update', 'delete'],
-  message_grouping: true,
-  batch_size: 1,
-  max_retry_count: null,
-  load_shedding_policy: 'pause_on_full',
-  timestamp_format: 'iso8601',
-  key_changes: 'update',
-  annotations: { team: 'search' },
-  ack_wait_ms: 30_000,
-  max_ack_pending: 10_000,
-  max_waiting: 20,
-  batch_timeout_ms: 5,
-  max_memory_mb: 128,
-  max_backlog_mb: 10_240,
-  concurrency: null,
-  traceparent_column: null,
-  sensitive: false,
-  partitions: 1,
-  replay_window: 0,
-  destination: { type: 'sequin_stream' },
-}
-
-export const DATABASE: Database = {
-  id: SINK.databaseId,
-  accountId: SINK.accountId,
-  name: 'shop',
-  connection: { hostname: 'pg.internal', port: 5432, database: 'shop_production', username: 'u', password: 'secret', ssl: false },
-  poolSize: 1,
-  annotations: {},
-  slot: { id: SINK.databaseId, name: 'slot', publication: 'pub', status: 'active' },
-}
+export { DATABASE, SINK }
 
 /** A state database without parked messages: enough for whatever never parks. */
 export function emptyState(): Query {

@@ -21,6 +21,7 @@ import type { ReplayTarget } from '../../engine/dispatch/replay/replay-plan.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import type { TokenLookup } from '../../engine/state/token-memory.ts'
 import type { Rights } from '../../engine/state/tokens.ts'
+import { SINK as PLAIN_SINK } from '../actors/plain-sink.ts'
 
 type SinkChanges = Partial<SinkInput>
 
@@ -323,35 +324,9 @@ export const DATABASE: Database = {
 }
 
 const SINK: Sink = {
-  hasBackfills: false,
-  id: '',
-  name: '',
-  accountId: SHOP.id,
-  database: 'shop',
-  databaseId: '33333333-3333-4333-8333-333333333333',
-  destination: { type: 'sequin_stream' },
-  status: 'active',
-  source: { include_tables: ['goods'] },
-  tables: [{ name: 'goods', group_column_names: ['id'] }],
-  actions: ['insert', 'update', 'delete'],
-  message_grouping: true,
-  batch_size: 1,
-  max_retry_count: null,
-  load_shedding_policy: 'pause_on_full',
-  timestamp_format: 'iso8601',
-  key_changes: 'update',
-  annotations: { team: 'search' },
-  ack_wait_ms: 30_000,
-  max_ack_pending: 10_000,
-  max_waiting: 20,
-  batch_timeout_ms: 5,
-  max_memory_mb: 128,
-  max_backlog_mb: 10_240,
-  concurrency: null,
-  traceparent_column: null,
-  sensitive: false,
-  partitions: 1,
-  replay_window: '1h',
+  ...PLAIN_SINK,
+  ...{ id: '', name: '', accountId: SHOP.id, databaseId: '33333333-3333-4333-8333-333333333333' },
+  ...{ source: { include_tables: ['goods'] }, tables: [{ name: 'goods', group_column_names: ['id'] }], replay_window: '1h' },
 }
 
 export const GOODS_ID = '44444444-4444-4444-8444-44444444abcd'

@@ -6,8 +6,15 @@ import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { Client } from 'pg'
-import { createDatabase, createState, machinePostgres, startPostgres, type TestDatabase, type TestServer } from '../services/postgres.ts'
+import {
+  connectTo,
+  createDatabase,
+  createState,
+  machinePostgres,
+  startPostgres,
+  type TestDatabase,
+  type TestServer,
+} from '../services/postgres.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
 import { receiveAll } from './backfill-scenario.ts'
 import type { Row } from './json.ts'
@@ -131,7 +138,7 @@ for (const binaries of machinePostgres().slice(-1))
     await standby.start()
     proxy.target = { host: '127.0.0.1', port: standby.port }
     await standby.promote()
-    await using promoted = await connect(standby, source.name)
+    await using promoted = await connectTo(standby, source.name)
     await copying.holds(async (sql) => (await promoted.query<Row>(sql)).rows)
   })
 
@@ -260,7 +267,7 @@ for (const { by, isRestarted, role } of STREAMERS)
   })
 
 async function untilReplayed(primary: TestServer): Promise<void> {
-  await using client = await connect(primary, 'postgres')
+  await using client = await connectTo(primary, 'postgres')
   const { rows } = await client.query<{ end: string }>('select pg_current_wal_flush_lsn()::text as end')
   await until('the standby follows', async () => {
     const replayed = await client.query(
@@ -269,12 +276,4 @@ async function untilReplayed(primary: TestServer): Promise<void> {
     )
     return replayed.rowCount === 1
   })
-}
-
-async function connect(server: TestServer, database: string): Promise<Client & AsyncDisposable> {
-  const { hostname: host, port, username: user, password } = server.connection(database)
-  const client = new Client({ host, port, user, password, database })
-  client.on('error', () => {})
-  await client.connect()
-  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }

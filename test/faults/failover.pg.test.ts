@@ -6,8 +6,7 @@
 import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { Client } from 'pg'
-import { createDatabase, machinePostgres, startPostgres, createState, type TestServer } from '../services/postgres.ts'
+import { connectTo, createDatabase, machinePostgres, startPostgres, createState, type TestServer } from '../services/postgres.ts'
 import { NetProxy } from './net-proxy.ts'
 import { Service, SLOT } from './service.ts'
 import { Tally } from './tally.ts'
@@ -43,7 +42,7 @@ for (const binaries of machinePostgres().slice(-1)) {
     await untilWaitingFor(service, 'SOURCE_IN_RECOVERY') // its address may lead there before the promotion
     await standby.promote()
 
-    await using promoted = await connect(standby, source.name)
+    await using promoted = await connectTo(standby, source.name)
     for (let id = 151; id <= 300; id++) await promoted.query('insert into row values ($1)', [id])
     await service.untilReady()
     await tally.drain(300)
@@ -76,7 +75,7 @@ test('a state database that is read-only for a while, as after a switchover, sto
 })
 
 async function untilReplayed(primary: TestServer): Promise<void> {
-  await using client = await connect(primary, 'postgres')
+  await using client = await connectTo(primary, 'postgres')
   await until('the standby follows', async () => {
     const { rows } = await client.query<{ done: boolean }>(
       'select bool_and(replay_lsn >= pg_current_wal_flush_lsn()) as done from pg_stat_replication where application_name = $1',
@@ -97,12 +96,4 @@ async function untilWaitingFor(service: Service, code: string): Promise<void> {
     },
     { service },
   )
-}
-
-async function connect(server: TestServer, database: string): Promise<Client & AsyncDisposable> {
-  const { hostname: host, port, username: user, password } = server.connection(database)
-  const client = new Client({ host, port, user, password, database })
-  client.on('error', () => {})
-  await client.connect()
-  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }

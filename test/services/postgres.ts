@@ -293,6 +293,12 @@ async function once(url: string, sql: string): Promise<void> {
   }
 }
 
+/** Opens a session of a database, for a scope. */
+export async function connectTo(server: TestServer, database: string): Promise<Client & AsyncDisposable> {
+  const client = await connect(urlOf(server.connection(database)))
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
+}
+
 async function connect(url: string): Promise<Client> {
   const client = new Client({ connectionString: url })
   client.on('error', () => {}) // a test that ends the server or the session hears of it from its own calls
