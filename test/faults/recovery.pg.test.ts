@@ -301,7 +301,7 @@ const DOINGS: Readonly<Record<Name, Doing>> = {
     await life.write('after')
     life.service.start()
     const message = await life.asks(cell)
-    const [, sql = assert.fail(message)] = /Run in database "[^"]*": (.*?)\. /.exec(message) ?? []
+    const [, sql = assert.fail(message)] = /Run, in database "[^"]*": (.*?;)/.exec(message) ?? []
     await life.sql(sql)
     const retried = await life.command('source', 'retry', 'source')
     assert.match(retried, /SLOT_GAP/)
