@@ -66,7 +66,8 @@ const VERIFY_OPTIONS = {
   sample: text('N', 'about so many rows, of --mode sample; 1000'),
   redeliver: flag('has the rows that are missing or different read again and delivered, by backfills of just these'),
   backfill: flag('the same'),
-  json: flag('prints what was found as JSON, with every difference'),
+  limit: text('N', 'prints at most so many keys that differ; all of them are counted; 1000'),
+  json: flag('prints what was found as JSON'),
   ...ACCESS_OPTIONS,
 } as const
 const FUNCTION_OPTIONS = {

@@ -9,7 +9,8 @@ import { qualified } from '../engine/postgres/table-name.ts'
 import { CommandFailed, print, printJson, UsageError } from './command.ts'
 import { service, type Access, type Ask } from './running-service.ts'
 
-type Options = Access & Readonly<{ mode?: string; sample?: string; redeliver?: boolean; backfill?: boolean; json?: boolean }>
+type Options = Access &
+  Readonly<{ mode?: string; sample?: string; limit?: string; redeliver?: boolean; backfill?: boolean; json?: boolean }>
 type Key = Readonly<Record<string, string>>
 /** What is asked of a sink. */
 type Compared = Readonly<{
@@ -29,7 +30,9 @@ type Sums = {
 
 const MODES = ['count', 'sample', 'full'] as const
 const SAMPLE = 1_000
-const PAGE = 500
+const PAGE = 1_000
+/** of keys that are printed; all are counted */
+const PRINTED = 1_000
 /** More differences are no longer the matter of single rows. */
 const MAX_MENDED = 10_000
 const KEYS_EACH = 200
@@ -41,6 +44,8 @@ export async function verify(name: string, words: readonly string[], options: Op
   const isToMend = options.redeliver === true || options.backfill === true
   const mode = MODES.find((one) => one === (options.mode ?? (sample === undefined ? 'full' : 'sample')))
   if (!mode) throw new UsageError(`--mode must be one of ${MODES.join(', ')}; "${options.mode}" came`)
+  if (options.limit !== undefined && !/^\d{1,9}$/.test(options.limit)) throw new UsageError('--limit is a whole number of keys')
+  const most = Number(options.limit ?? PRINTED)
   if (words.length > 1) throw new UsageError(`"${words[1]}" is one argument too many`)
   if (sample !== undefined && (mode !== 'sample' || !/^[1-9]\d{0,5}$/.test(sample)))
     throw new UsageError('--sample is a whole number of rows, of --mode sample')
@@ -72,6 +77,7 @@ export async function verify(name: string, words: readonly string[], options: Op
   }
   const keys: Key[] = []
   const listed: Difference[] = []
+  let all = 0
   let limits: string | null = null
   const take = (found: Verified, of: 'rows' | 'documents') => {
     limits ??= found.limits
@@ -81,6 +87,7 @@ export async function verify(name: string, words: readonly string[], options: Op
     for (const one of found.differences) {
       sums[one.kind]++
       if (one.key && one.kind !== 'extra' && keys.length <= MAX_MENDED) keys.push(one.key)
+      if (++all > most) continue
       if (json) listed.push(one)
       else print(`${one.kind.padEnd(9)} ${one.id}${one.key ? `  ${JSON.stringify(one.key)}` : ''}`)
     }
@@ -101,7 +108,7 @@ export async function verify(name: string, words: readonly string[], options: Op
   }
   const isMended = isToMend && keys.length > 0 && (await mended({ ask, path, table, keys, isQuiet: json }))
   if (json) printJson({ table, mode, ...sums, limits, differences: listed, backfilled: isMended ? keys.length : 0 })
-  else print(summed(table, sums))
+  else print(`${all > most ? `… and ${count(all - most)} more (--limit)\n` : ''}${summed(table, sums)}`)
   if (!json && !sums.settled) process.stderr.write('The sink stands still, or is far behind: some differences may be on their way.\n')
   if (!json && limits !== null) process.stderr.write(`${limits}.\n`)
   if (!json && sums.extra > 0 && things === 'documents')
