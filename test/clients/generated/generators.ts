@@ -54,7 +54,12 @@ async function installed(language: string, pins: readonly string[], fill: (folde
   const filling = `${folder}.${process.pid}`
   await mkdir(filling, { recursive: true })
   for (const file of pins) await cp(join(sources, file), join(filling, file))
-  await fill(filling)
+  try {
+    await fill(filling)
+  } catch (error) {
+    await rm(filling, { recursive: true, force: true })
+    throw error
+  }
   await rename(filling, folder).catch(() => rm(filling, { recursive: true, force: true })) // another process was first
   return folder
 }
