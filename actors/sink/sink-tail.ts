@@ -10,7 +10,7 @@ import { actionName } from '../../engine/dispatch/parked/message-records.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Log, LogRecord } from '../../engine/log/log.ts'
 import { MESSAGE_FLAG, type Pack } from '../../engine/log/pack.ts'
-import { comparePositions } from '../../engine/position.ts'
+import { comparePositions, type Position } from '../../engine/position.ts'
 import type { Query } from '../../engine/postgres/query.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import { isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
@@ -80,7 +80,7 @@ export async function tailOf(options: TailOptions, { after, limit, waitMs, signa
 class Look {
   readonly #options: TailOptions
   readonly #limit: number
-  readonly #packs: { pack: Pack; places: number[]; bytes: number }[] = []
+  readonly #packs: Held[] = []
   readonly #own: OwnMessages
   #bytes = 0
   #count = 0
@@ -142,21 +142,25 @@ class Look {
     this.#packs.push({ pack, places: kept, bytes: pack.buffer.length })
     this.#bytes += pack.buffer.length
     this.#count += kept.length
-    for (;;) {
-      const [oldest, another] = this.#packs
-      if (!oldest || !another || (this.#count - oldest.places.length < this.#limit && this.#bytes <= MAX_HELD_BYTES)) break
-      this.#packs.shift()
+    // partitions are read one after another, so the oldest message may be in any of the packs
+    for (let over = this.#count - this.#limit; over > 0 || this.#isTooHeavy; over = this.#count - this.#limit) {
+      const oldest = this.#packs.reduce((a, b) => (comparePositions(firstOf(a), firstOf(b)) <= 0 ? a : b))
+      const dropped = oldest.places.splice(0, this.#isTooHeavy ? oldest.places.length : 1).length
+      this.#count -= dropped
+      this.skipped += dropped
+      if (oldest.places.length > 0) continue
+      this.#packs.splice(this.#packs.indexOf(oldest), 1)
       this.#bytes -= oldest.bytes
-      this.#count -= oldest.places.length
-      this.skipped += oldest.places.length
     }
-    const over = this.#count - this.#limit
-    if (over <= 0) return
-    this.#packs[0]?.places.splice(0, over)
-    this.#count -= over
-    this.skipped += over
+  }
+
+  get #isTooHeavy(): boolean {
+    return this.#bytes > MAX_HELD_BYTES && this.#packs.length > 1
   }
 }
+
+type Held = Readonly<{ pack: Pack; places: number[]; bytes: number }>
+const firstOf = ({ pack, places }: Held): Position => pack.position(places[0] ?? 0)
 
 /** Runs the functions of the sink on messages, apart from those at work. */
 async function shown(options: TailOptions, seen: readonly Seen[]): Promise<Pick<TailPage, 'messages' | 'dropped'>> {

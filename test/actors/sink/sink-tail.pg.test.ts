@@ -57,7 +57,7 @@ test('what comes is told as it is delivered, in order, and clients of the sink g
 })
 
 test('older messages that do not fit are skipped and counted, and a paused sink is looked at all the same', async () => {
-  await using shop = await Shop.open([`name: a, ${ITEMS}`])
+  await using shop = await Shop.open([`name: a, partitions: 3, ${ITEMS}`]) // of all partitions the newest are told
   const a = await lookOn(shop, 'a')
   await shop.node.edits.update('sink', shop.id('a'), { status: 'paused' })
   for (let i = 0; i < 5; i++) await shop.insert(i * 10, i * 10 + 9)
