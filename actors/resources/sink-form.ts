@@ -69,30 +69,8 @@ export const SinkOut = Type.Object(
   { title: 'Sink' },
 )
 
-/** How a sink is at a moment, beside what is set of it. */
-const sightOut = (sink: Sink, health: Health, backfills: readonly ShownBackfill[] = []) => ({
-  active_backfills: backfills.map((backfill) => backfillOut(backfill, sink)),
-  health,
-})
-
 /** Shows a sink, of its secrets only enough to know them. @param backfills of it that have not ended */
-export const sinkOut = (sink: Sink, health: Health, backfills?: readonly ShownBackfill[]): Record<string, unknown> => ({
-  ...settingsOut(sink),
-  ...sightOut(sink, health, backfills),
-})
-
-/** By the sink as it is stored, which is the same object until it is written: a list of hundreds has mostly the same settings again. */
-const SETTINGS_TEXTS = new WeakMap<Sink, string>()
-
-/** Gives the text in JSON of what `sinkOut` gives. */
-export function sinkText(sink: Sink, health: Health, backfills?: readonly ShownBackfill[]): string {
-  const known = SETTINGS_TEXTS.get(sink)
-  const settings = known ?? JSON.stringify(settingsOut(sink)).slice(0, -1)
-  if (known === undefined) SETTINGS_TEXTS.set(sink, settings)
-  return `${settings},${JSON.stringify(sightOut(sink, health, backfills)).slice(1)}`
-}
-
-function settingsOut(sink: Sink): Record<string, unknown> {
+export function sinkOut(sink: Sink, health: Health, backfills: readonly ShownBackfill[] = []): Record<string, unknown> {
   return {
     id: sink.id,
     name: sink.name,
@@ -109,6 +87,8 @@ function settingsOut(sink: Sink): Record<string, unknown> {
     destination: destinationOut(sink.destination),
     ...Object.fromEntries(FUNCTION_FIELDS.map((field) => [field, sink[field] ?? 'none'])),
     ...Object.fromEntries(SHOWN_ALIKE.map((name) => [name, sink[name]])),
+    active_backfills: backfills.map((backfill) => backfillOut(backfill, sink)),
+    health,
   }
 }
 

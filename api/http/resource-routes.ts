@@ -9,7 +9,7 @@ import { EngineError } from '../../engine/errors.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { NOUN_OF, type InputOf, type ResourceType, type StoredOf } from '../../engine/state/resource-store.ts'
 import type { Account } from '../../engine/state/resources.ts'
-import { JSON_TYPE, objectBody, pathParameter, type Operation } from './operation.ts'
+import { objectBody, pathParameter, type Operation } from './operation.ts'
 import { listOut, pageOf, PageQuery } from './pages.ts'
 
 const MAX_BYTES = 1_048_576
@@ -35,8 +35,6 @@ type ResourceRoutes<T extends ResourceType> = Readonly<{
   /** statuses of errors beside those that all types have */
   errors: Readonly<{ create?: readonly number[]; delete: readonly number[] }>
   shown: (those: readonly StoredOf<T>[]) => Promise<readonly unknown[]> | readonly unknown[]
-  /** the text in JSON of each that `shown` gives: lists of hundreds are sent sooner where most of it is known */
-  texts?: (those: readonly StoredOf<T>[]) => Promise<readonly string[]>
   saved?: (one: StoredOf<T>) => Promise<unknown>
   input: (body: Body, account: Account) => Promise<InputOf<T>> | InputOf<T>
   changes: (body: Body, stored: StoredOf<T>) => Promise<Partial<InputOf<T>>> | Partial<InputOf<T>>
@@ -71,12 +69,9 @@ export function resourceOperations<T extends ResourceType>(
       scope: 'read',
       query: PageQuery,
       answer: { description: `All ${name}s of the account, or a page of them.`, schema: listOut(out) },
-      handle: async (request, reply, account) => {
+      handle: async (request, _reply, account) => {
         const { those, next } = pageOf(request, resources.list(type, account.id), { key: ({ id }) => id })
-        if (!routes.texts) return { data: await routes.shown(those), ...next }
-        reply.type(JSON_TYPE)
-        const rest = Object.entries(next).map(([name, value]) => `,${JSON.stringify(name)}:${JSON.stringify(value)}`)
-        return `{"data":[${(await routes.texts(those)).join()}]${rest.join('')}}`
+        return { data: await routes.shown(those), ...next }
       },
     },
     {

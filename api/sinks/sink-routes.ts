@@ -1,9 +1,8 @@
 /** The management of sinks (docs/pull-api.md), and their replay (docs/replay.md). */
 import type { EngineVerbs } from '../../actors/engine.ts'
 import type { BackfillEdits } from '../../actors/resources/backfill-edits.ts'
-import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch, sinkText } from '../../actors/resources/sink-form.ts'
+import { idleHealth, newSink, sinkChanges, sinkOut, SinkOut, SinkPatch } from '../../actors/resources/sink-form.ts'
 import { EngineError } from '../../engine/errors.ts'
-import type { Sink } from '../../engine/state/resources.ts'
 import { objectBody, type Operation } from '../http/operation.ts'
 import { namedResource, resourceOperations, type ResourcePorts } from '../http/resource-routes.ts'
 import { withCauses } from './backfill-routes.ts'
@@ -14,11 +13,6 @@ export function sinkOperations(
   ports: ResourcePorts & Readonly<{ engine: EngineVerbs; backfills?: Pick<BackfillEdits, 'unended'> | undefined }>,
 ): Operation[] {
   const { engine, resources, backfills } = ports
-  const seen = async <T>(sinks: readonly Sink[], show: (...shown: Parameters<typeof sinkOut>) => T): Promise<T[]> => {
-    const [health, unended = []] = await Promise.all([engine.sinkHealth(sinks.map(({ id }) => id)), backfills?.unended(sinks)])
-    const bySink = Map.groupBy(await withCauses(engine, unended), ({ sinkId }) => sinkId)
-    return sinks.map((sink) => show(sink, health[sink.id] ?? idleHealth(sink), bySink.get(sink.id)))
-  }
   return [
     ...resourceOperations(ports, {
       type: 'sink',
@@ -35,8 +29,11 @@ export function sinkOperations(
         delete: 'With everything that waits for it.',
       },
       errors: { create: [404], delete: [404, 503] },
-      shown: (sinks) => seen(sinks, sinkOut),
-      texts: (sinks) => seen(sinks, sinkText),
+      shown: async (sinks) => {
+        const [health, unended = []] = await Promise.all([engine.sinkHealth(sinks.map(({ id }) => id)), backfills?.unended(sinks)])
+        const bySink = Map.groupBy(await withCauses(engine, unended), ({ sinkId }) => sinkId)
+        return sinks.map((sink) => sinkOut(sink, health[sink.id] ?? idleHealth(sink), bySink.get(sink.id)))
+      },
       input: (body, account) => {
         const sink = newSink(body)
         const database = resources.find('database', account.id, sink.database)
