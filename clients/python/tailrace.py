@@ -415,6 +415,21 @@ def _trace_headers() -> Dict[str, str]:
     return headers
 
 
+def _in_trace_of(message: Message, handle: Callable[[Message], object]) -> None:
+    """Handles a message in the trace of who wrote its row, where there is OpenTelemetry and the row's transaction says so."""
+    propagate = sys.modules.get("opentelemetry.propagate")
+    context = sys.modules.get("opentelemetry.context")
+    annotations = (message.metadata or {}).get("transaction_annotations")
+    if propagate is None or context is None or not isinstance(annotations, dict):
+        handle(message)
+        return
+    token = context.attach(propagate.extract({key: text for key, text in annotations.items() if isinstance(text, str)}))
+    try:
+        handle(message)
+    finally:
+        context.detach(token)
+
+
 class _Gathered:
     def __init__(self) -> None:
         self.ids: List[str] = []
@@ -676,7 +691,7 @@ class _Handling:
 
     def _handle(self, message: Message) -> None:
         try:
-            self._handler(message)
+            _in_trace_of(message, self._handler)
         except Exception as error:
             self._on_error(error, message)
             self._ended.wait(self._pause(message))

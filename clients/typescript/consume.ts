@@ -11,7 +11,7 @@
  */
 import { parseExact } from './exact-json.ts'
 import { Batch, type Deleted, type Message, type Row } from './message.ts'
-import { pause, ServiceCalls, TailraceError, type Retry } from './service-calls.ts'
+import { inTraceOf, pause, ServiceCalls, TailraceError, type Retry } from './service-calls.ts'
 import { Settlements } from './settlements.ts'
 
 export { TailraceError, type Retry } from './service-calls.ts'
@@ -133,7 +133,7 @@ async function handleAll<R, D, T>(options: HandleOptions, handler: Handler<R, D,
       if (atWork.has(message.ack_id)) continue
       atWork.add(message.ack_id)
       try {
-        await handler(message)
+        await inTraceOf(message.metadata?.transaction_annotations, () => handler(message))
       } catch (error) {
         onError(error, message as Message)
         await pause(pauses.after(message.ack_id, message.expiresAt - Date.now()), reading.stopped).catch(() => {})

@@ -179,13 +179,29 @@ function wordsOf(error: unknown): string {
 
 /** Describes what @opentelemetry/api 1.x leaves for others where a program has it: so nothing is imported. */
 type Telemetry = Readonly<{
-  context?: { active(): unknown }
+  context?: { active(): unknown; with<T>(context: unknown, work: () => T): T }
   propagation?: {
     inject(context: unknown, carrier: object, setter: { set(carrier: Record<string, string>, key: string, value: string): void }): void
+    extract(context: unknown, carrier: object, getter: typeof GETTER): unknown
   }
 }>
 const OPENTELEMETRY = Symbol.for('opentelemetry.js.api.1')
 const SETTER = { set: (carrier: Record<string, string>, key: string, value: string) => void (carrier[key] = value) }
+
+const GETTER = {
+  get: (carrier: object, key: string): string | undefined => {
+    const value = (carrier as Readonly<Record<string, unknown>>)[key]
+    return typeof value === 'string' ? value : undefined
+  },
+  keys: (carrier: object): string[] => Object.keys(carrier),
+}
+
+/** Works in the trace of who wrote a row, where the program has OpenTelemetry. @param annotations of the transaction that wrote it */
+export function inTraceOf<T>(annotations: unknown, work: () => T): T {
+  const { context, propagation } = (globalThis as unknown as Record<symbol, Telemetry | undefined>)[OPENTELEMETRY] ?? {}
+  if (!context || !propagation || typeof annotations !== 'object' || annotations === null) return work()
+  return context.with(propagation.extract(context.active(), annotations, GETTER), work)
+}
 
 /** The headers, such as traceparent, by which the calls belong to the trace of who makes them. */
 function traceHeaders(): Readonly<Record<string, string>> {

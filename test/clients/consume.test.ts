@@ -208,6 +208,39 @@ test('what a transform returned stands in data', async () => {
   }
 })
 
+test('a handler runs in the trace of who wrote the row, where the program has OpenTelemetry', async () => {
+  const key = Symbol.for('opentelemetry.js.api.1')
+  const global = globalThis as unknown as Record<symbol, unknown>
+  let active = 'own'
+  const context = {
+    active: () => active,
+    with: <T>(inner: string, work: () => T): T => {
+      const before = active
+      active = inner
+      try {
+        return work()
+      } finally {
+        active = before
+      }
+    },
+  }
+  const extract = (outer: string, carrier: object, getter: { get(from: object, key: string): unknown; keys(from: object): string[] }) =>
+    `${outer}>${String(getter.get(carrier, 'traceparent'))} of ${getter.keys(carrier).join()}`
+  global[key] = { context, propagation: { inject: () => undefined, extract } }
+  try {
+    const annotated = { ...wire('a'), metadata: { transaction_annotations: { user: 'u-9', traceparent: '00-x' } } }
+    await using s = await scripted([json({ data: [annotated, { ...wire('b'), metadata: { transaction_annotations: null } }] })])
+    const seen: string[] = []
+    await consume(s.options, () => {
+      if (seen.push(active) === 2) s.stop.abort()
+    })
+    assert.deepEqual([...seen].sort(), ['own', 'own>00-x of user,traceparent'])
+    assert.deepEqual([...s.acked].sort(), ['a', 'b'])
+  } finally {
+    delete global[key]
+  }
+})
+
 test('calls carry the trace of their program where it has OpenTelemetry', async () => {
   const key = Symbol.for('opentelemetry.js.api.1')
   const global = globalThis as unknown as Record<symbol, unknown>

@@ -140,3 +140,27 @@ consumer.run(handle)
   )
   assert.deepEqual([printed, s.acked, s.nacked], [['a', 'b'], ['a', 'b'], []])
 })
+
+test('Python: a handler runs in the trace of who wrote the row, where the program has OpenTelemetry', options, async () => {
+  const annotated = { ...wire('a'), metadata: { transaction_annotations: { user: 9, traceparent: '00-x' } } }
+  await using s = await scripted([json({ data: [annotated, { ...wire('b'), metadata: { transaction_annotations: null } }] })])
+  const printed = await python(
+    s.receiver.url,
+    `
+import sys, types
+active = ["own"]
+context, propagate = types.ModuleType("opentelemetry.context"), types.ModuleType("opentelemetry.propagate")
+context.attach, context.detach = active.append, lambda token: active.pop()
+propagate.inject, propagate.extract = lambda headers: None, lambda carrier: carrier
+sys.modules.update({"opentelemetry.context": context, "opentelemetry.propagate": propagate})
+consumer, seen = tailrace.Consumer("rows", token, url), []
+def handle(message):
+    seen.append(f"{message.ack_id} {active[-1]}")
+    if len(seen) == 2:
+        consumer.stop()
+consumer.run(handle)
+print("\\n".join(sorted(seen)), len(active))
+`,
+  )
+  assert.deepEqual(printed, ["a {'traceparent': '00-x'}", 'b own 1'])
+})
