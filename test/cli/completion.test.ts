@@ -21,7 +21,7 @@ async function offered(...words: string[]): Promise<readonly string[]> {
 test('bash completes commands, then their verbs, and options anywhere behind', async () => {
   assert.deepEqual(await offered(''), Object.keys(COMMANDS))
   assert.deepEqual(await offered('mess'), ['messages'])
-  assert.deepEqual(await offered('sinks', ''), ['ls', 'get', 'pause', 'resume', 'create', 'delete'])
+  assert.deepEqual(await offered('sinks', ''), ['ls', 'get', 'pause', 'resume', 'create', 'delete', 'replay'])
   assert.deepEqual(await offered('sinks', 'p'), ['pause'])
   assert.deepEqual(await offered('messages', 'ls', 'orders', '--st'), ['--state'])
   assert.deepEqual(await offered('help', 'comp'), ['completion'])

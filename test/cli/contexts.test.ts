@@ -48,7 +48,7 @@ test('options stand before --context, that before the environment, that before t
   const nowhere = 'http://127.0.0.1:1'
   await h.run(['context', 'add', 'good', '--url', s.api.url, '--token', TOKEN])
   await h.run(['context', 'add', 'dead', '--url', nowhere, '--select'], { env: { TAILRACE_TOKEN: 'x' } })
-  const ls = ['sinks', 'ls', '--json']
+  const ls = ['sinks', 'ls']
   const asked = async (args: readonly string[], env: Record<string, string> = {}) => {
     const { code, err } = await h.run(args, { env })
     return code === 0 ? 'good' : /^SERVICE_UNREACHABLE: no Tailrace answers at http:..127.0.0.1:1\//.test(err) ? 'dead' : err

@@ -36,7 +36,7 @@ const WRONG: Readonly<Record<string, (limit: never) => unknown>> = {
   required: () => ({}),
   additionalProperties: () => ({ unheardOf: 1 }),
 }
-const REFUSES_NOTHING = ['description', 'default', 'format', 'secret', 'properties', 'patternProperties', 'items', 'anyOf']
+const REFUSES_NOTHING = ['title', 'description', 'default', 'format', 'secret', 'properties', 'patternProperties', 'items', 'anyOf']
 
 const nothing = {} as never
 const operations = [
