@@ -55,10 +55,11 @@ function headersOf(name: string, value: Value, wrong: Wrong): Readonly<Record<st
 function pairsOf(name: string, value: Value, wrong: Wrong): Readonly<Record<string, string>> {
   const pairs: Record<string, string> = {}
   for (const pair of (value(name) ?? '').split(',').filter((each) => each.trim() !== '')) {
-    const [, key, text] = /^\s*([^\s=]+)\s*=\s*(.*?)\s*$/.exec(pair) ?? []
+    const at = pair.indexOf('=')
+    const key = pair.slice(0, Math.max(0, at)).trim()
     try {
-      if (key === undefined || text === undefined) throw new URIError(pair)
-      pairs[decodeURIComponent(key)] = decodeURIComponent(text)
+      if (key === '' || /\s/.test(key)) throw new URIError(pair)
+      pairs[decodeURIComponent(key)] = decodeURIComponent(pair.slice(at + 1).trim())
     } catch {
       wrong(name, 'is not of the form name=value,name=value with %-encoded values')
       return {}

@@ -166,6 +166,13 @@ async function identityOf(client: Client): Promise<Readonly<{ system: string; le
   return rows[0]
 }
 
+/** A statement without the semicolons and spaces at its end: where it is shown, one is put behind it. */
+function withoutEnd(sql: string): string {
+  let end = sql.length
+  while (end > 0 && ' \t\r\n;'.includes(sql.charAt(end - 1))) end--
+  return sql.slice(0, end)
+}
+
 async function ensurePublication(
   { client, connection }: Session,
   { name, create, initSql }: Provision['publication'],
@@ -173,7 +180,7 @@ async function ensurePublication(
 ): Promise<boolean> {
   const found = await client.query('select from pg_publication where pubname = $1', [name])
   if (found.rows.length > 0) return false
-  const sql = initSql?.replace(/[;\s]+$/, '') ?? creatingPublication(name)
+  const sql = initSql === undefined ? creatingPublication(name) : withoutEnd(initSql)
   if (!create) throw faultOf(missingPublication(connection.database, name, sql), { publication: name })
   if (isTrial) return true
   await beginning?.({ kind: 'publication', name, connection })
