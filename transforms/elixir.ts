@@ -1,10 +1,12 @@
 /** Functions in Elixir, as the original has them: told from ours, and kept in a form that says so until they are ported. */
-import { sandboxKindOf } from '../engine/state/function-kinds.ts'
+import { FUNCTION_FIELDS, sandboxKindOf, type FunctionKind } from '../engine/state/function-kinds.ts'
 import type { FunctionInput } from '../engine/state/functions.ts'
+import type { SinkSettings } from '../engine/state/resources.ts'
 import type { Written } from './compile.ts'
 
+const LIKE_ELIXIR = 'like Elixir; functions are written in JavaScript or TypeScript: docs/functions.md shows how one is ported'
 /** What is said of a function in Elixir. */
-export const ELIXIR = 'looks like Elixir; functions are written in JavaScript or TypeScript: docs/functions.md shows how one is ported'
+export const ELIXIR = `looks ${LIKE_ELIXIR}`
 /** the first line of the code that runs in the place of such a function */
 const MARK = '// not ported from Elixir'
 
@@ -22,4 +24,15 @@ export const isElixir = ({ type, code }: Pick<Written, 'type' | 'code'>): boolea
   type !== 'path' && sandboxKindOf(type) !== undefined && looksLikeElixir(code)
 
 /** Whether a function was stored although it is in Elixir. */
-export const isUnported = ({ compiled }: Pick<FunctionInput, 'compiled'>): boolean => compiled.startsWith(MARK)
+const isUnported = ({ compiled }: Pick<FunctionInput, 'compiled'>): boolean => compiled.startsWith(MARK)
+
+/** Says which functions of a sink are in Elixir, after "its" or "the"; undefined: none. @param functions those of its account */
+export function unportedWords(
+  sink: Pick<SinkSettings, FunctionKind>,
+  functions: readonly Pick<FunctionInput, 'name' | 'compiled'>[],
+): string | undefined {
+  const held = FUNCTION_FIELDS.flatMap((field) => functions.filter((fn) => fn.name === sink[field] && isUnported(fn)))
+  if (held.length === 0) return undefined
+  const names = held.map(({ name }) => `"${name}"`).join(', ')
+  return held.length === 1 ? `function ${names} ${ELIXIR}` : `functions ${names} look ${LIKE_ELIXIR}`
+}

@@ -30,7 +30,7 @@ import {
   type ResourceStore,
 } from '../../engine/state/resource-store.ts'
 import type { DatabaseInput, ResourceType, SinkInput, StoredOf } from '../../engine/state/resource-store.ts'
-import type { Account } from '../../engine/state/resources.ts'
+import type { Account, Sink } from '../../engine/state/resources.ts'
 import { isOutsideIdentity, missingNames, newNames, reasonOf, refuseMissing, type SourceName } from '../../engine/state/source-names.ts'
 import type { Store } from '../../engine/state/store.ts'
 import { keyInUse } from '../../engine/state/vault-rotation.ts'
@@ -40,7 +40,7 @@ import { wrongTable } from '../../sinks/change-retention.ts'
 import { isRetention, targetName, userName } from '../../engine/state/change-retentions.ts'
 import { withoutAddress } from '../../engine/state/destinations.ts'
 import { isUnsupported, unsupportedWords } from '../../sinks/unsupported-types.ts'
-import { ELIXIR, isElixir, isUnported, unported } from '../../transforms/elixir.ts'
+import { isElixir, unported, unportedWords } from '../../transforms/elixir.ts'
 import type { AccountPool } from '../../transforms/sandbox/pool.ts'
 import { MAX_AWAIT_MS, withoutEffect } from '../resources/database-form.ts'
 import { initialForm } from '../resources/backfill-form.ts'
@@ -523,12 +523,17 @@ async function writeAll(
   const sinks = document.sinks.map(({ line, input: given }) => {
     const input = { ...given, initial_backfill: backfills.get(given) }
     const { enrichment = storedUnder('sink', input.name)?.enrichment ?? null } = input // a file that doesn't speak of it leaves it as it is
-    const why = input.status === 'active' ? (whyHeld(input, functions) ?? held.get(input.name)) : undefined
-    if (why === undefined) return { line, input: { ...input, enrichment } }
-    findings.notice(line, `the sink "${input.name}" is paused: ${why}`)
+    const reasons = input.status === 'active' ? [...whyHeld(input, edit.stored), held.get(input.name) ?? []].flat() : []
+    if (reasons.length === 0) return { line, input: { ...input, enrichment } }
+    for (const why of reasons) findings.notice(line, `the sink "${input.name}" is paused: ${why}`)
     return { line, input: { ...input, enrichment, status: 'paused' as const } }
   })
   await put('sink', sinks)
+  for (const { name } of relievedSinks(begun, edit)) {
+    if (held.has(name)) continue // told above
+    const { line } = sinks.find(({ input }) => input.name === name) ?? {}
+    findings.notice(line, `the sink "${name}" stays paused, though what it was paused for is mended: tailrace sinks resume ${name} (or status: active in the file) has it go on`) // prettier-ignore
+  }
   // a function that is of another type by now would stop the sinks that have it and aren't in the file
   const isNamed = namedIn(document)
   for (const { line, input } of functions)
@@ -545,13 +550,20 @@ async function writeAll(
   findings.refuse()
 }
 
-/** Says why a sink can't work for now, however it is; undefined: nothing speaks against it. */
-function whyHeld(input: SinkInput, functions: readonly Entry<'function'>[]): string | undefined {
-  if (isUnsupported(input.destination))
-    return `${unsupportedWords(input.destination)}; what is committed waits for it, up to its max_backlog_mb (status: disabled if it is not to wait)`
-  const names = FUNCTION_FIELDS.map((field) => input[field])
-  const held = functions.find(({ input: fn }) => isUnported(fn) && names.includes(fn.name))
-  return held && `its function "${held.input.name}" ${ELIXIR}`
+/** Says why a sink can't work for now, however it is. */
+function whyHeld(sink: SinkInput, { functions }: Pick<ResourceLists, 'functions'>): readonly string[] {
+  const unsupported = `${unsupportedWords(sink.destination)}; what is committed waits for it, up to its max_backlog_mb (status: disabled if it is not to wait)`
+  const inElixir = unportedWords(sink, functions)
+  return [...(isUnsupported(sink.destination) ? [unsupported] : []), ...(inElixir === undefined ? [] : [`its ${inElixir}`])]
+}
+
+/** Finds the sinks that are paused as before, although what kept them from working is mended. */
+function relievedSinks({ stored: before, account }: Edit, { stored }: Edit): readonly Sink[] {
+  return ownList(stored, 'sink', account.id).filter((sink) => {
+    if (sink.status !== 'paused') return false
+    const former = before.sinks.find(({ id }) => id === sink.id)
+    return former?.status === 'paused' && whyHeld(former, before).length > 0 && whyHeld(sink, stored).length === 0
+  })
 }
 
 /** A file names a slot to say which one is read: another name is a mistake, or a move that needs a look at what is missing. */

@@ -1,6 +1,6 @@
 /** For each sink the stage made of the functions that it names, as they are stored now. */
 import { isDeepStrictEqual } from 'node:util'
-import { FUNCTION_FIELDS, kindOfType, SANDBOX_KINDS, type FunctionKind, type SandboxKind } from '../../engine/state/function-kinds.ts'
+import { kindOfType, SANDBOX_KINDS, type FunctionKind, type SandboxKind } from '../../engine/state/function-kinds.ts'
 import type { StoredFunction } from '../../engine/state/functions.ts'
 import type { Database, Sink } from '../../engine/state/resources.ts'
 import type { Connection } from '../../engine/postgres/client-config.ts'
@@ -8,7 +8,7 @@ import { SnapshotReader } from '../../engine/wal/connection/snapshot-reader.ts'
 import { sinkMetadata } from '../../engine/message-metadata.ts'
 import { PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { Enricher } from '../../transforms/enrichment.ts'
-import { ELIXIR, isUnported } from '../../transforms/elixir.ts'
+import { unportedWords } from '../../transforms/elixir.ts'
 import type { ReadRoute } from '../../transforms/routes.ts'
 import type { AccountPool, FunctionPool } from '../../transforms/sandbox/pool.ts'
 import { FunctionStage, type StageFunction, type StageFunctions, type StageOptions } from '../../transforms/stage.ts'
@@ -72,12 +72,12 @@ export class SinkFunctions {
 
   /** @returns undefined: nothing stands in the way of its functions */
   check(sink: Sink): HealthCheck | undefined {
-    const { accountId } = sink
-    const held = this.#stored().find(
-      (fn) => fn.accountId === accountId && FUNCTION_FIELDS.some((field) => sink[field] === fn.name) && isUnported(fn),
+    const unported = unportedWords(
+      sink,
+      this.#stored().filter(({ accountId }) => accountId === sink.accountId),
     )
-    if (!held) return undefined
-    const error = { code: 'FUNCTION_INVALID', message: `the function "${held.name}" ${ELIXIR}` }
+    if (unported === undefined) return undefined
+    const error = { code: 'FUNCTION_INVALID', message: `the ${unported}` }
     return { name: 'Sink configuration', status: 'error', error }
   }
 

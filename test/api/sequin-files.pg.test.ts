@@ -147,6 +147,10 @@ test('files of Sequin are taken as they stand, exported, and planned again they 
 
   const exported = await post('apply', stringify(EXPORT))
   assert.equal(exported.status, 200, JSON.stringify(exported.body))
+  const reasons = exported.body.actions.filter(({ description }: { description: string }) =>
+    description.includes('"paid-orders" is paused'),
+  )
+  assert.match(JSON.stringify(reasons), /destination\.type is .*its functions .*filter-paid.*, .*topics.* look like Elixir/)
   assert.equal((await get('/api/sinks/paid-orders')).body.status, 'paused')
   assert.equal((await get('/api/sinks/order-changes')).body.status, 'active')
   assert.deepEqual(changed(await post('plan', stringify(EXPORT))), [])

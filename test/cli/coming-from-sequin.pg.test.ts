@@ -85,6 +85,12 @@ test('Sequin’s file and slot are taken over without loss or a gap, its functio
   const plan = await tailrace('config', 'plan', 'sequin.yml')
   assert.match(plan, /the sink "events" is paused: destination\.type is "kafka"/)
   assert.match(plan, /Nothing to change/)
+  // ported without its sink being named, which stays paused: that is told where clients of Sequin look, too
+  const { notices, actions } = await ask('/config/plan', {
+    yaml: JSON.stringify({ functions: [{ name: 'order-document', type: 'path', path: 'record' }] }),
+  })
+  for (const list of [notices, actions.map(({ description }: { description: string }) => description)])
+    assert.match(list.join('\n'), /the sink "orders" stays paused, .*: tailrace sinks resume orders \(/)
   await order(6)
   await tailrace('config', 'plan', 'tailrace.yml')
   await tailrace('config', 'apply', 'tailrace.yml', '--auto-approve')

@@ -317,14 +317,23 @@ test('a secret does not open with another key', () => {
   assert.throws(() => new Vault(randomBytes(32)).decrypt(secret), { code: 'SECRET_UNREADABLE' })
 })
 
-test('a file with functions in Elixir is taken: whoever has one is paused, says why, and stays so until it is ported', async () => {
+test('a file with functions in Elixir is taken: whoever has one is paused, says why, and stays so until it is ported and resumed', async () => {
   await using s = await stage()
   const slot = `s_${s.source.name}`
-  const withElixir = (text: string) => `${text}
+  const base = config(s.source, slot).trimEnd()
+  const old = '  - { name: old, database: shop, source: {}, destination: { type: sequin_stream }, filter: adults, transform: age }'
+  const withElixir = `${base}
   - { name: ported, database: shop, source: {}, destination: { type: sequin_stream }, transform: key }
-  - { name: old, database: shop, source: {}, destination: { type: sequin_stream }, filter: adults }
+${old}
+  - { name: aged, database: shop, source: {}, destination: { type: sequin_stream }, transform: age }
 functions:
   - { name: key, type: path, path: record.id }
+  - name: age
+    type: transform
+    code: |
+      def transform(action, record, changes, metadata) do
+        record["age"]
+      end
   - name: adults
     type: filter
     code: |
@@ -332,12 +341,15 @@ functions:
         record["age"] >= 18
       end
 `
-  const notices = await s.apply(withElixir(config(s.source, slot).trimEnd()))
-  assert.match(notices.join(), /shop\.yaml:\d+: the sink "old" is paused: its function "adults" looks like Elixir; .*docs\/functions\.md/)
+  const notices = await s.apply(withElixir)
+  const both = /functions "adults", "age" look like Elixir; .*docs\/functions\.md/
+  const isHeld = new RegExp(`shop\\.yaml:\\d+: the sink "old" is paused: its ${both.source}`)
+  assert.match(notices.join('\n'), isHeld)
   const { sinks, functions } = await s.load()
   assert.deepEqual(
     sinks.map(({ name, status }) => [name, status]),
     [
+      ['aged', 'paused'],
       ['goods', 'active'],
       ['old', 'paused'],
       ['ported', 'active'],
@@ -345,5 +357,29 @@ functions:
   )
   const stages = new SinkFunctions({} as FunctionPool, () => functions)
   const checks = sinks.map((sink) => stages.check(sink))
-  assert.deepEqual([checks[0], checks[1]?.status, checks[1]?.error?.code, checks[2]], [undefined, 'error', 'FUNCTION_INVALID', undefined])
+  assert.deepEqual(
+    checks.map((check) => check && [check.status, check.error?.code]),
+    [['error', 'FUNCTION_INVALID'], undefined, ['error', 'FUNCTION_INVALID'], undefined],
+  )
+  assert.match(checks[2]?.error?.message ?? '', both)
+
+  // a file that has the sink without its functions
+  assert.match((await s.apply(`${base}\n${old}`)).join('\n'), isHeld)
+  // files that port one function without its sinks, and take the other from a sink that is to stay paused
+  const ported = `${base}\nfunctions:\n  - { name: age, type: path, path: record.age }\n`
+  const stays = (sink: string) => `the sink "${sink}" stays paused, though what it was paused for is mended: tailrace sinks resume ${sink} (or status: active in the file) has it go on` // prettier-ignore
+  assert.deepEqual(await s.apply(ported), [`shop.yaml: ${stays('aged')}`])
+  assert.deepEqual(await s.apply(ported), [])
+  const [told, ...more] = await s.apply(`${base}\n${old.replace('filter: adults', 'filter: none, status: paused')}`)
+  assert.deepEqual([told?.replace(/^shop\.yaml:\d+: /, ''), more], [stays('old'), []])
+  assert.deepEqual(await s.apply(`${base}\n${old.replace('filter: adults', 'filter: none')}`), [])
+  assert.deepEqual(
+    (await s.load()).sinks.map(({ name, status }) => [name, status]),
+    [
+      ['aged', 'paused'],
+      ['goods', 'active'],
+      ['old', 'active'],
+      ['ported', 'active'],
+    ],
+  )
 })
