@@ -128,8 +128,12 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
     new UnstoredDatabases({
       ...{ store, vault },
       dropped: ({ kind, name }) => logger.warn(`the ${kind} "${name}" is dropped: it was made for a database that was never stored`),
-      onError: (err) =>
-        logger.warn({ err }, 'what was made for a database that was never stored could not be dropped; it will be tried again'),
+      onError: (err, part) => {
+        const what = part
+          ? `the ${part.kind} "${part.name}" of a database that was never stored`
+          : 'what databases left that were never stored'
+        logger.warn({ err }, `${what} could not be dropped; it will be tried again`)
+      },
     }),
   )
   const resources = new ResourceStore(vault, {

@@ -30,7 +30,7 @@ export const setRoleByGroup = async (query: Query, { issuer, subject }: Identity
 
 /** Makes sign-ins by issuers wait for each other until the end of the transaction: two of one new person make one user. */
 export const signInAlone = async (query: Query): Promise<void> => void (await query('select pg_advisory_xact_lock($1)', [SIGN_IN_LOCK]))
-/** Any number that is ours. */
+/** The number of an advisory lock; no other lock of ours has it. */
 const SIGN_IN_LOCK = 7_376_002
 
 /** Stores that a sign-in is completed. @returns false: it was before */

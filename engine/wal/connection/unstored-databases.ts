@@ -16,17 +16,23 @@ import { keyInUse } from '../../state/vault-rotation.ts'
 import { dropPart, type Beginning, type ServerPart } from './provision.ts'
 
 const EVERY_MS = 300_000
-/** Any number that is ours. Rows are held by such locks, for a transaction that locks a row gets a number, and slots of its server wait for those. */
-const LOCKS = 7_376_002
+/**
+ * The first number of the advisory locks by which rows are held; no other lock of ours has it. The rows themselves are not locked: a
+ * transaction that locks a row gets a transaction id, and a slot that is made on the same server would wait for its end.
+ */
+const LOCKS = 7_376_003
 const RETRY = { firstMs: 1_000, maxMs: EVERY_MS }
+const NAMED = { kind: oneOf('slot', 'publication'), name: 'text' } as const
 
 type UnstoredOptions = Readonly<{
   store: Pick<Store, 'query' | 'transaction'>
   vault: Vault
   /** what was left behind is dropped */
-  dropped: (part: Pick<ServerPart, 'kind' | 'name'>) => void
-  onError: (error: unknown) => void
+  dropped: (part: NamedPart) => void
+  /** what was left behind could not be dropped; part undefined: the state database could not be asked what there is */
+  onError: (error: unknown, part?: NamedPart) => void
 }>
+type NamedPart = Pick<ServerPart, 'kind' | 'name'>
 
 /** Knows what is made on servers for databases that are to be stored. From `start` on it drops what others have left behind. */
 export class UnstoredDatabases extends Rounds implements AsyncDisposable {
@@ -86,10 +92,19 @@ export class UnstoredDatabases extends Rounds implements AsyncDisposable {
   }
 
   protected override async round(): Promise<number> {
-    const { store } = this.#options
-    const left = rowsOf({ id: 'text' }, await store.query('select id from unstored_part order by kind desc')) // slots first
+    const { store, onError } = this.#options
+    const found = await store.query('select id, kind, name from unstored_part order by kind desc') // slots first
     let isLeft = false
-    for (const { id } of left) isLeft = !(await this.#inTurn(() => store.transaction((query) => this.#clear(query, id)))) || isLeft
+    for (const part of rowsOf({ id: 'text', ...NAMED }, found)) {
+      if (this.signal.aborted) break
+      const clearing = this.#inTurn(() => store.transaction((query) => this.#clear(query, part)))
+      const isCleared = await clearing.catch((error: unknown) => {
+        const { kind, name } = part
+        onError(error, { kind, name }) // its server may be away for ever: what is on others is dropped all the same
+        return false
+      })
+      isLeft ||= !isCleared
+    }
     this.#failures = isLeft ? this.#failures + 1 : 0
     return isLeft ? backOff(RETRY, this.#failures) : EVERY_MS
   }
@@ -100,14 +115,12 @@ export class UnstoredDatabases extends Rounds implements AsyncDisposable {
   }
 
   /** @returns false: it is still there */
-  async #clear(query: Query, id: string): Promise<boolean> {
+  async #clear(query: Query, { id, kind, name }: NamedPart & Readonly<{ id: string }>): Promise<boolean> {
     const { vault, dropped } = this.#options
     const lock = await query('select pg_try_advisory_xact_lock($1, hashtext($2)) as free', [LOCKS, id])
     if (!rowOf({ free: 'boolean' }, lock.rows[0]).free) return true // who has it will store it
-    const found = await query('select kind, name, connection from unstored_part where id = $1', [id])
-    const [part] = rowsOf({ kind: oneOf('slot', 'publication'), name: 'text', connection: 'bytes' }, found)
+    const [part] = rowsOf({ connection: 'bytes' }, await query('select connection from unstored_part where id = $1', [id]))
     if (!part) return true // who had it has stored it
-    const { kind, name } = part
     const others = await query(
       `select from source_database where ${kind}_name = $1 union all select from unstored_part where kind = $2 and name = $1 and id <> $3`,
       [name, kind, id],
