@@ -127,7 +127,7 @@ export const VARIABLES = {
   PG_USERNAME: variable(text, 'its user'),
   PG_PASSWORD: variable(text, "the user's password", true),
   PG_SSL: variable(oneOf(SSL_MODES), 'TLS to the state database (false)'),
-  PG_POOL_SIZE: variable(Type.Integer({ minimum: 1, maximum: 1_000 }), 'connections to the state database (10)'),
+  PG_POOL_SIZE: variable(Type.Integer({ minimum: 1, maximum: 1_000 }), 'connections to the state database (10), two at least'),
   VAULT_KEY: variable(Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }), 'encrypts secrets at rest: 32 bytes in base64', true),
   VAULT_KEY_OTHER: variable(
     Type.String({ pattern: '^[A-Za-z0-9+/]{43}=$' }),
@@ -396,10 +396,12 @@ function takes(schema: TSchema): string {
   return pattern === undefined ? 'a text' : `a text like ${pattern}`
 }
 
+/** A database that is created holds one session until another one has stored it. */
+const LEAST_POOL_SIZE = 2
 const PG_PARTS = ['PG_HOSTNAME', 'PG_PORT', 'PG_DATABASE', 'PG_USERNAME', 'PG_PASSWORD'] as const
 
 function stateDatabase(values: Values, problems: Problem[]): Settings['state'] {
-  const poolSize = Number(values.PG_POOL_SIZE ?? 10)
+  const poolSize = Math.max(LEAST_POOL_SIZE, Number(values.PG_POOL_SIZE ?? 10))
   const ssl = values.PG_SSL === undefined ? undefined : sslOf(String(values.PG_SSL))
   if (values.PG_URL !== undefined) {
     const both = PG_PARTS.filter((name) => values[name] !== undefined)

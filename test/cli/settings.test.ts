@@ -94,6 +94,7 @@ test('the state database comes from a URL, or from its parts', () => {
     PG_SSL: 'require',
   }
   assert.deepEqual(readSettings({ ...parts, PG_POOL_SIZE: '3' }).state, { connection: expected, poolSize: 3 })
+  assert.equal(readSettings({ ...parts, PG_POOL_SIZE: '1' }).state?.poolSize, 2, 'with one session no database could be created')
   assert.deepEqual(readSettings({ PG_URL: 'postgres://[::1]/d' }).state?.connection, {
     hostname: '::1',
     port: 5432,
