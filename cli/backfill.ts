@@ -1,7 +1,7 @@
 /** `tailrace backfill`: begins and watches backfills of a running Tailrace, through its API. */
 import { setTimeout as pause } from 'node:timers/promises'
 import { durationText } from '../engine/amounts.ts'
-import { isObject } from '../engine/json.ts'
+import { objectsOf } from '../engine/json.ts'
 import { qualified } from '../engine/postgres/table-name.ts'
 import { columns, CommandFailed, print, printJson, UsageError } from './command.ts'
 import { service, type Access, type Ask } from './running-service.ts'
@@ -169,5 +169,4 @@ const rowOf = (one: Shown): readonly [string, string] => [one.inserted_at.slice(
 const count = (rows: number): string => rows.toLocaleString('en')
 
 const shownIn = (body: unknown): Shown => body as Shown // of the same release
-const listIn = ({ data }: Readonly<Record<string, unknown>>): readonly Shown[] =>
-  Array.isArray(data) ? data.filter(isObject).map(shownIn) : []
+const listIn = ({ data }: Readonly<Record<string, unknown>>): readonly Shown[] => objectsOf(data).map(shownIn)

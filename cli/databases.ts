@@ -1,5 +1,5 @@
 /** `tailrace databases`: shows the databases of a running Tailrace and their tables, and tries to reach them, through its API. */
-import { isObject } from '../engine/json.ts'
+import { objectsOf } from '../engine/json.ts'
 import { CommandFailed, print, printJson, UsageError } from './command.ts'
 import { service, type Access } from './running-service.ts'
 import { table } from './table.ts'
@@ -25,7 +25,7 @@ export async function databases(verb: Verb, name: string, { json = false, ...acc
   const answer = await ask('GET', verb === 'ls' ? '/postgres_databases' : verb === 'tables' ? `${path}/tables` : path)
   if (json) return printJson(answer)
   if (verb === 'get') return print(table([], Object.entries(answer).map(([key, value]) => [key, shown(value)]))) // prettier-ignore
-  const list: readonly Fields[] = Array.isArray(answer['data']) ? answer['data'].filter(isObject) : []
+  const list: readonly Fields[] = objectsOf(answer['data'])
   if (list.length === 0) return print(verb === 'ls' ? 'There are no databases.' : `"${name}" has no tables.`)
   if (verb === 'ls') {
     const rows = list.map((one) =>

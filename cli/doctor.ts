@@ -10,7 +10,7 @@ import { dirname, resolve } from 'node:path'
 import { styleText } from 'node:util'
 import { sizeText } from '../engine/amounts.ts'
 import { EngineError, ERRORS, errorText } from '../engine/errors.ts'
-import { fieldsOf, isObject } from '../engine/json.ts'
+import { fieldsOf, objectsOf } from '../engine/json.ts'
 import { checkDatabase, type DatabaseCheck } from '../engine/wal/connection/database-checks.ts'
 import { CommandFailed, print, printJson, UsageError } from './command.ts'
 import { databaseArgument } from './database-argument.ts'
@@ -154,10 +154,10 @@ async function checkService(access: Access, told: (of: string, checks: readonly 
       error instanceof EngineError ? ERRORS[error.code].remedy : 'Set TAILRACE_TOKEN, or name a service: tailrace context add NAME.'
     return told('the service', [failure('Reachability', errorText(error), remedy)])
   }
-  const nodes = listOf(info['nodes'])
+  const nodes = objectsOf(info['nodes'])
   const versions = new Set(nodes.map((node) => String(node['version'])))
   const silent = nodes.filter(({ reachable }) => reachable !== true)
-  const actors = nodes.flatMap((node) => listOf(node['actors']))
+  const actors = nodes.flatMap((node) => objectsOf(node['actors']))
   const stopped = actors.filter(({ kind, state }) => kind === 'source' && (state === 'failed' || state === 'waiting'))
   told('the service', [
     ok('Reachability', `${url} answers, version ${String(info['version'])}`),
@@ -181,7 +181,7 @@ async function checkService(access: Access, told: (of: string, checks: readonly 
   ])
   for (const name of names) {
     const answer = await ask('GET', `/postgres_databases/${encodeURIComponent(name)}/checks`)
-    told(`database ${name}`, listOf(answer['data']) as unknown as readonly DatabaseCheck[]) // of the same release
+    told(`database ${name}`, objectsOf(answer['data']) as unknown as readonly DatabaseCheck[]) // of the same release
   }
 }
 
@@ -201,5 +201,3 @@ function checksOf({ name, health }: ShownSink): readonly DatabaseCheck[] {
     return { name, status: status === 'error' ? 'error' : 'warning', message: `${check}: ${code}: ${error?.message ?? ''}`, remedy }
   })
 }
-
-const listOf = (value: unknown): readonly Readonly<Record<string, unknown>>[] => (Array.isArray(value) ? value.filter(isObject) : [])

@@ -97,15 +97,13 @@ async function save(given: Named, { name = nameOf(given.file), sink, json = fals
   const { used_by, warnings } = saved
   const users = textsOf(used_by)
   const isGiven = sink !== undefined && !users.includes(sink)
-  if (json) {
-    if (isGiven) await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })
-    return printJson(isGiven ? { ...saved, used_by: [...users, sink] } : saved)
+  if (!json) {
+    print(`${name}: ${isKnown ? 'updated' : 'saved'}, type ${kind}${users.length > 0 ? `; sinks that have it: ${users.join(', ')}` : ''}`)
+    for (const warning of textsOf(warnings)) process.stderr.write(`it fails ${warning}\n`)
   }
-  print(`${name}: ${isKnown ? 'updated' : 'saved'}, type ${kind}${users.length > 0 ? `; sinks that have it: ${users.join(', ')}` : ''}`)
-  for (const warning of textsOf(warnings)) process.stderr.write(`it fails ${warning}\n`)
-  if (!isGiven) return
-  await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })
-  print(`${sink}: has it now`)
+  if (isGiven) await ask('PATCH', `/sinks/${encodeURIComponent(sink)}`, { [kind]: name })
+  if (json) printJson(isGiven ? { ...saved, used_by: [...users, sink] } : saved)
+  else if (isGiven) print(`${sink}: has it now`)
 }
 
 const textsOf = (list: unknown): readonly string[] => (Array.isArray(list) ? list.filter((one) => typeof one === 'string') : [])

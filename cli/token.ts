@@ -1,5 +1,5 @@
 /** `tailrace token create|ls|revoke`: the API tokens of an account of a running Tailrace, through its API. */
-import { isObject } from '../engine/json.ts'
+import { objectsOf } from '../engine/json.ts'
 import { columns, CommandFailed, print, UsageError } from './command.ts'
 import { service, type Access } from './running-service.ts'
 
@@ -17,7 +17,7 @@ export async function token(verb: 'create' | 'ls' | 'revoke', name: string, opti
     return print(json === true ? JSON.stringify(made, undefined, 2) : String(made['token']))
   }
   const { data } = await ask('GET', '/api_keys')
-  const tokens = Array.isArray(data) ? data.filter(isObject) : []
+  const tokens = objectsOf(data)
   if (verb === 'ls') {
     if (json === true) return print(JSON.stringify({ data }, undefined, 2))
     if (tokens.length === 0) return print('The account has no API tokens.')

@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { styleText } from 'node:util'
 import { durationText, sizeText } from '../engine/amounts.ts'
-import { fieldsOf, isObject } from '../engine/json.ts'
+import { fieldsOf, isObject, objectsOf } from '../engine/json.ts'
 import { print, printJson, UsageError } from './command.ts'
 import { service, type Access, type Ask } from './running-service.ts'
 import type { ShownSink } from './sinks.ts'
@@ -72,7 +72,7 @@ async function look(ask: Ask, before: Counts | undefined): Promise<Look> {
     const former = before?.by.get(key)
     return former === undefined || seconds === 0 ? null : Math.max(0, count - former) / seconds
   }
-  const actors = listOf(info['nodes']).flatMap((node) => listOf(node['actors']))
+  const actors = objectsOf(info['nodes']).flatMap((node) => objectsOf(node['actors']))
   const ofKind = (kind: string) => Map.groupBy(actors.filter((one) => one['kind'] === kind), (one) => String(one['id'])) // prettier-ignore
   const sources = [...ofKind('source')].map(([id, all]): Source => {
     const one = all.find(({ state }) => HELD.has(String(state))) ?? all[0] ?? {}
@@ -87,7 +87,7 @@ async function look(ask: Ask, before: Counts | undefined): Promise<Look> {
     }
   })
   const backlogs = new Map<string, number>()
-  for (const reader of listOf(info['streams']).flatMap((stream) => listOf(stream['readers']))) {
+  for (const reader of objectsOf(info['streams']).flatMap((stream) => objectsOf(stream['readers']))) {
     const id = String(reader['sink_id'])
     backlogs.set(id, (backlogs.get(id) ?? 0) + (numberOf(reader['backlog_bytes']) ?? 0))
   }
@@ -117,7 +117,6 @@ async function look(ask: Ask, before: Counts | undefined): Promise<Look> {
 const sum = (actors: readonly Figures[], figure: string): number =>
   actors.reduce((total, one) => total + (numberOf(fieldsOf(one['details'])[figure]) ?? 0), 0)
 const numberOf = (value: unknown): number | null => (typeof value === 'number' ? value : null)
-const listOf = (value: unknown): readonly Figures[] => (Array.isArray(value) ? value.filter(isObject) : [])
 
 const COLORS = { error: 'red', warning: 'yellow', healthy: 'green', initializing: 'cyan', paused: 'gray' } as const
 
