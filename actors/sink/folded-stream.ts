@@ -1,13 +1,15 @@
 /**
  * Compares the rows of a table with what a sink's stream says of them: its messages that the log still has, folded by key, so that of each key
- * the last one counts. It reads the log beside the sink, without a group, and changes nothing. Functions are not run: both sides are looked at before them.
+ * the last one counts. It reads the log beside the sink, without a group, and changes nothing. Functions are not run: rows and messages are
+ * compared as they are before functions.
  *
- * What is held of a key is the digest of its row, and not of all keys at once: a page has the keys whose hash lies in a range, which is
- * narrower where there are many. A range that turns out to hold too many is halved, so memory is bounded whatever the log has.
+ * Of each key only the digest of its row is held, and never of all keys at once: a page compares the keys whose hash lies in a range. The
+ * more rows there are, the narrower the range; one that turns out to hold too many keys is halved. So memory is bounded, whatever the log
+ * has, and each page reads the log and the table from their beginning.
  */
 import { hash } from 'node:crypto'
 import { setImmediate as turn } from 'node:timers/promises'
-import { countRows, readKeys, readPage, readSample, type RowPage, type RowsAsked } from '../../engine/backfill/row-pages.ts'
+import { countRows, keyByColumn, readKeys, readPage, readSample, type RowPage, type RowsAsked } from '../../engine/backfill/row-pages.ts'
 import type { After } from '../../engine/backfill/page-query.ts'
 import { readerIn, type Generations } from '../../engine/dispatch/generations.ts'
 import { EngineError } from '../../engine/errors.ts'
@@ -19,7 +21,7 @@ import { backfillsOf } from '../../engine/state/backfills.ts'
 import type { Sink } from '../../engine/state/resources.ts'
 import { JsonMembers } from '../../sinks/json-members.ts'
 import { documentName } from '../../sinks/keyed-documents.ts'
-import { OwnMessages, readsOf, type Read } from './own-messages.ts'
+import { OwnMessages, readableGenerations, type ReadableGeneration } from './own-messages.ts'
 import type { Settling } from './settling.ts'
 import type { Difference } from './sink-verification.ts'
 
@@ -71,7 +73,7 @@ export async function compareFolded(options: FoldedOptions, after: string | unde
       const at = hashOf(key)
       return at >= from && at < from + width
     }
-    const found = await compare(options, isWanted, tablePages(options.rows))
+    const found = await compare(options, isWanted, tablePages(options))
     if (found) {
       const next = from + width
       return { ...found, next: next >= HASHES ? null : `${next}:${width}` }
@@ -160,7 +162,7 @@ async function compare(
         suspects.delete(text)
         const kind = kindOf(digest, fold.last.get(text))
         if (kind === 'unknown') unknown++
-        else differences.push({ kind, id: documentName(suspect.key), key: named(page.keyColumns, suspect.key) })
+        else differences.push({ kind, id: documentName(suspect.key), key: keyByColumn(page.keyColumns, suspect.key) })
       }
     }
   }
@@ -179,19 +181,19 @@ function kindOf(digest: string | undefined, last: Last | undefined): Difference[
 /** The messages of a table, folded by key, up to where the log was read. */
 class Fold {
   readonly #options: FoldedOptions
-  readonly #reads: readonly Read[]
+  readonly #reads: readonly ReadableGeneration[]
   readonly #own: OwnMessages
   readonly #table: number
   /** whether the generations before the first one have no topic any more */
   readonly #isFirstGone: boolean
   /** the next record of each partition, by generation; Infinity: nothing of it comes there */
   readonly #offsets = new Map<number, number[]>()
-  /** when the first record was committed of those partitions that lack something of the sink, in µs; Infinity: there is none */
+  /** of each partition that lacks something of the sink: when its first record was committed, µs since the epoch; Infinity: it has none */
   readonly #cutAtUs: number[] = []
   last = new Map<string, Last>()
   suspected = new Map<string, Last>()
 
-  private constructor(options: FoldedOptions, found: Readonly<{ reads: readonly Read[]; gone: number }>, table: number) {
+  private constructor(options: FoldedOptions, found: Readonly<{ reads: readonly ReadableGeneration[]; gone: number }>, table: number) {
     this.#options = options
     this.#reads = found.reads
     this.#isFirstGone = found.gone > 0
@@ -201,7 +203,7 @@ class Fold {
 
   static async open(options: FoldedOptions): Promise<Fold> {
     const { table } = await readPage(options.rows, null, 1)
-    return new Fold(options, await readsOf(options), table)
+    return new Fold(options, await readableGenerations(options), table)
   }
 
   /** Reads on, up to the end of the log. @returns false: there are too many keys */
@@ -252,7 +254,11 @@ class Fold {
     return this.#cutAtUs.some((atUs) => atUs > full.insertedAt.getTime() * 1_000) ? `${CUT}: ${REST}` : null
   }
 
-  async #lookForCut(read: Read, partition: number, { first, next }: Readonly<{ first: number; next: number }>): Promise<void> {
+  async #lookForCut(
+    read: ReadableGeneration,
+    partition: number,
+    { first, next }: Readonly<{ first: number; next: number }>,
+  ): Promise<void> {
     const isAfterOthers = this.#isFirstGone && read === this.#reads[0]
     if (first === 0 && !isAfterOthers) return
     const header = first < next ? await this.#options.log.headerAt(read.topic, partition, first) : undefined
@@ -273,7 +279,7 @@ class Fold {
   }
 }
 
-async function* tablePages(rows: RowsAsked): AsyncGenerator<RowPage> {
+async function* tablePages({ rows }: FoldedOptions): AsyncGenerator<RowPage> {
   for (let after: After = null; ;) {
     const page = await readPage(rows, after, ROWS_EACH)
     yield page
@@ -286,9 +292,8 @@ async function* tablePages(rows: RowsAsked): AsyncGenerator<RowPage> {
 const keyTextOf = (pack: Pack, place: number): string => pack.buffer.toString('utf8', pack.keyStart(place), pack.keyEnd(place))
 const keyOf = (text: string): readonly string[] => (JSON.parse(text) as unknown[]).map(String)
 const keysIn = ({ pack, keys }: RowPage): readonly string[] => (pack ? keys.map((_, n) => keyTextOf(pack, n)) : [])
-const named = (columns: readonly string[], key: readonly string[]) => Object.fromEntries(columns.map((column, i) => [column, key[i] ?? '']))
 
-/** Of the row alone: when and how it came differs. */
+/** The digest of the row in a message, and of nothing else: when and how the row came differs. */
 function digestOf(pack: Pack, place: number): string {
   const members = new JsonMembers(pack.buffer, pack.bodyStart(place))
   for (let name = members.name(); name; name = members.name()) {

@@ -1,4 +1,4 @@
-/** Reads of the log what is a sink's own, beside the sink and without a trace: the generations that are there, and of each record its messages. */
+/** Finds a sink's own messages in the log without taking part in its delivery: which generations can be read, and which messages of a record are the sink's. */
 import { READING, READING_COLUMNS, type Generations } from '../../engine/dispatch/generations.ts'
 import { notOwn, type Span } from '../../engine/dispatch/span.ts'
 import type { Log, LogRecord, TopicName } from '../../engine/log/log.ts'
@@ -12,14 +12,14 @@ import type { Sink } from '../../engine/state/resources.ts'
 import { splitKeyChanges } from '../partition/split-key-changes.ts'
 
 /** A generation of a sink that can be read. @property opensAt nothing up to there is its own */
-export type Read = Readonly<{ generation: number; topic: TopicName; shape: GenerationShape; opensAt: Position | undefined }>
+export type ReadableGeneration = Readonly<{ generation: number; topic: TopicName; shape: GenerationShape; opensAt: Position | undefined }>
 
 /** Finds the generations of a sink whose places in the log are known, oldest first. @returns gone: how many have no topic any more */
-export async function readsOf({
+export async function readableGenerations({
   sink,
   query,
   log,
-}: Readonly<{ sink: Sink; query: Query; log: Log }>): Promise<Readonly<{ reads: readonly Read[]; gone: number }>> {
+}: Readonly<{ sink: Sink; query: Query; log: Log }>): Promise<Readonly<{ reads: readonly ReadableGeneration[]; gone: number }>> {
   const found = await ask(
     query,
     `select ${READING} from tailrace.generation g where g.sink_id = $1::text::uuid and g.lsn is not null order by g.generation`,
@@ -46,7 +46,7 @@ export class OwnMessages {
 
   /** @returns undefined: the generation has ended here */
   async of(
-    { generation, shape, topic }: Read,
+    { generation, shape, topic }: ReadableGeneration,
     { pack: record }: LogRecord,
   ): Promise<Readonly<{ pack: Pack; places: readonly number[] }> | undefined> {
     const header = Pack.header(record)

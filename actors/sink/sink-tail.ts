@@ -16,7 +16,7 @@ import type { Database, Sink } from '../../engine/state/resources.ts'
 import { isKeyed, PUSH_TYPES } from '../../sinks/destination-types.ts'
 import { Messages, positionName, tableOf } from '../../sinks/messages.ts'
 import { failureText, STATE, type FunctionStage, type StageOutcome } from '../../transforms/stage.ts'
-import { OwnMessages, readsOf, type Read } from './own-messages.ts'
+import { OwnMessages, readableGenerations, type ReadableGeneration } from './own-messages.ts'
 
 /** Asks what has come to a sink. @property after where the look before ended; absent: the end of the log */
 export type TailAsked = Readonly<{ after: string | undefined; limit: number; waitMs: number; signal: AbortSignal }>
@@ -58,7 +58,7 @@ const MAX_LOOK_MS = 1_000
 
 /** Looks at what has come since a place, and waits for it when nothing has. @throws EngineError REQUEST_INVALID, STATE_UNAVAILABLE, … */
 export async function tailOf(options: TailOptions, { after, limit, waitMs, signal }: TailAsked): Promise<TailPage> {
-  const { reads: generations } = await readsOf(options)
+  const { reads: generations } = await readableGenerations(options)
   const given = after === undefined ? undefined : readPlaces(after)
   const places = await begun(options, generations, given)
   const reads = generations.filter(({ generation }) => places.has(generation))
@@ -103,7 +103,7 @@ class Look {
   }
 
   /** Reads a generation up to the end of the log, and moves its places there. @returns records that are gone */
-  async at(read: Read, offsets: number[], signal: AbortSignal): Promise<number> {
+  async at(read: ReadableGeneration, offsets: number[], signal: AbortSignal): Promise<number> {
     const { log, sink } = this.#options
     const reader = readerIn(read.topic, { sinkId: sink.id, generation: read.generation })
     const started = performance.now()
@@ -126,7 +126,7 @@ class Look {
   }
 
   /** @returns false: the generation has ended here */
-  async #take(read: Read, record: LogRecord): Promise<boolean> {
+  async #take(read: ReadableGeneration, record: LogRecord): Promise<boolean> {
     const own = await this.#own.of(read, record)
     if (!own) return false
     const { pack } = own
@@ -227,7 +227,7 @@ function troubleOf(outcome: StageOutcome, i: number): Readonly<{ code: string; m
 }
 
 /** Settles when a record has come behind one of the places. @returns false: none has, before the signal was aborted */
-async function newRecord(log: Log, reads: readonly Read[], places: Places, signal: AbortSignal): Promise<boolean> {
+async function newRecord(log: Log, reads: readonly ReadableGeneration[], places: Places, signal: AbortSignal): Promise<boolean> {
   const enough = new AbortController()
   const either = AbortSignal.any([signal, enough.signal])
   const waits = reads.flatMap(({ generation, topic }) =>
@@ -252,7 +252,7 @@ const ended = (signal: AbortSignal): Promise<false> =>
   })
 
 /** Finds the places to begin at: those that were given, those of generations that are newer, and otherwise the end of the newest one. */
-async function begun({ log, sink }: TailOptions, generations: readonly Read[], given: Places | undefined): Promise<Places> {
+async function begun({ log, sink }: TailOptions, generations: readonly ReadableGeneration[], given: Places | undefined): Promise<Places> {
   const newest = generations.at(-1)
   if (!newest) return given ?? new Map()
   const places: Places = new Map([...(given ?? [])].filter(([generation]) => generations.some((one) => one.generation === generation)))

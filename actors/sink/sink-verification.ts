@@ -6,7 +6,7 @@
  * the rows were read at, the documents are looked at again, and the rows too: a difference is told only of a row that was the same before and
  * after the look at its document.
  */
-import { countRows, readKeys, readPage, readSample, type RowPage, type RowsAsked } from '../../engine/backfill/row-pages.ts'
+import { countRows, keyByColumn, readKeys, readPage, readSample, type RowPage, type RowsAsked } from '../../engine/backfill/row-pages.ts'
 import type { After } from '../../engine/backfill/page-query.ts'
 import { EngineError } from '../../engine/errors.ts'
 import type { Log } from '../../engine/log/log.ts'
@@ -157,7 +157,7 @@ class Verification {
     const { what, after, limit, signal } = this.#asked
     if (what === 'count') {
       const { rows } = await countRows(this.#rows)
-      return { ...NOTHING, rows, documents: told(await this.#destination.count(signal)) }
+      return { ...NOTHING, rows, documents: foundIn(await this.#destination.count(signal)) }
     }
     if (what === 'documents') return this.#compareDocuments()
     const page = what === 'sample' ? await readSample(this.#rows, limit) : await readPage(this.#rows, readAfter(after), limit)
@@ -183,7 +183,7 @@ class Verification {
         const key = page.keys[n] ?? []
         const place = places.get(JSON.stringify(key))
         if (place === undefined) continue // the row is gone: its document is looked for among those that are too many
-        if (bodyAt(again, place) === bodyAt(page, n)) differences.push({ kind, id, key: named(page.keyColumns, key) })
+        if (bodyAt(again, place) === bodyAt(page, n)) differences.push({ kind, id, key: keyByColumn(page.keyColumns, key) })
         else changed.push(key)
       }
       if (changed.length === 0) break
@@ -226,7 +226,7 @@ class Verification {
       }
       for (const [route, chosen] of byRoute) {
         const batch = { generation: 0, partition: 0, messages: chosen.map((i) => made[i]).filter((one) => one !== undefined), route: route as Record<string, unknown> | undefined } // prettier-ignore
-        const standings = told(await this.#destination.compare(batch, this.#asked.signal))
+        const standings = foundIn(await this.#destination.compare(batch, this.#asked.signal))
         for (const [k, i] of chosen.entries()) {
           const kind = kindOf(standings[k], isDropped(i))
           if (standings[k] === undefined) failed++
@@ -240,7 +240,7 @@ class Verification {
   /** Looks whether each document of a page has its row. */
   async #compareDocuments(): Promise<Verified> {
     const { after, limit, signal, table } = this.#asked
-    const { documents, next } = told(await this.#destination.stored(after, limit, signal))
+    const { documents, next } = foundIn(await this.#destination.stored(after, limit, signal))
     const { keyColumns } = await readPage(this.#rows, null, 1)
     const isNamed = this.#destination.namesByKey(keyColumns)
     let unknown = 0
@@ -261,7 +261,7 @@ class Verification {
       await this.#settling.deliveredBeyond(lsn)
       extra = await this.#stillStored(await lacks(extra))
     }
-    const differences = [...extra.values()].map(({ id, key }): Difference => ({ kind: 'extra', id, key: named(keyColumns, key) }))
+    const differences = [...extra.values()].map(({ id, key }): Difference => ({ kind: 'extra', id, key: keyByColumn(keyColumns, key) }))
     return { ...NOTHING, compared: documents.length, unknown, differences, next: next ?? null, settled: this.#settling.isSettled }
   }
 
@@ -269,7 +269,7 @@ class Verification {
   async #stillStored(extra: Map<string, Readonly<{ id: string; key: readonly string[] }>>) {
     if (extra.size === 0) return extra
     const ids = [...extra.values()].map(({ id }) => id)
-    const there = new Set(told(await this.#destination.present(ids, this.#asked.signal)))
+    const there = new Set(foundIn(await this.#destination.present(ids, this.#asked.signal)))
     return new Map([...extra].filter(([, { id }]) => there.has(id)))
   }
 
@@ -294,14 +294,13 @@ function kindOf(standing: Standing | undefined, isDropped: boolean): Difference[
   return standing.state === 'same' ? undefined : standing.state
 }
 
-/** @throws EngineError DESTINATION_…: the destination does not say it */
-function told<T>({ found, answer }: Looked<T>): T {
+/** Takes what a destination has answered. @throws EngineError DESTINATION_…: it does not say what was asked */
+function foundIn<T>({ found, answer }: Looked<T>): T {
   if (answer) throw new EngineError(answer.code, answer.message)
   return found as T // one of the two is there
 }
 
 const bodyAt = ({ pack }: RowPage, n: number): string | undefined => pack?.buffer.toString('latin1', pack.bodyStart(n), pack.bodyEnd(n))
-const named = (columns: readonly string[], key: readonly string[]) => Object.fromEntries(columns.map((column, i) => [column, key[i] ?? '']))
 
 /** A text that is none of its column's type. */
 const isNoValue = (error: unknown): boolean => sqlstateOf(error)?.startsWith('22') === true

@@ -44,6 +44,10 @@ export type RowPage = Readonly<{
   lsn: Lsn
 }>
 
+/** Gives the values of a key by the names of their columns. */
+export const keyByColumn = (columns: readonly string[], key: readonly string[]): Readonly<Record<string, string>> =>
+  Object.fromEntries(columns.map((column, i) => [column, key[i] ?? '']))
+
 const QUERY_MS = 30_000
 /** A page of large rows has fewer of them. */
 const MAX_PAGE_BYTES = 32 * 1024 * 1024
