@@ -71,7 +71,7 @@ export type BackfillHome = Readonly<{
 
 /** A backfill that its sink has held up for this long gives up its turn to those that queue, and waits for the sink. */
 const HELD_UP_MS = 1_000
-/** So many small tables are read where one other would be: to begin and to end takes them longer than to be read. */
+/** So many small tables are read in the place of one other table: to begin and to end takes longer than to read them. */
 const SMALL_FOR_ONE = 4
 const PAUSES = { firstMs: 500, maxMs: 60_000 } as const
 /** A source that is left alone is looked at again after this. */
@@ -552,7 +552,7 @@ export class SourceBackfills {
   }
 }
 
-/** Its share of those that may be read side by side. */
+/** How much of the room for backfills side by side a backfill takes; one that is not small takes 1. */
 const shareOf = ({ isSmall }: Job): number => (isSmall ? 1 / SMALL_FOR_ONE : 1)
 
 function jobOf(of: RunningBackfill): Job {

@@ -111,7 +111,7 @@ export class DeliveryTraces {
     return {
       headers: traceHeaders(context),
       ended: (outcome) => {
-        const { status, failed, failure } = told(outcome, messages.length)
+        const { status, failed, failure } = resultOf(outcome, messages.length)
         spans.ended({
           context,
           parent: first.context,
@@ -133,7 +133,7 @@ export class DeliveryTraces {
     }
   }
 
-  /** Of a message that goes alone, what its writer has said goes on, traced or not. */
+  /** Passes on the trace context that the writer of a message has given, traced or not, where the message goes alone. */
   #passedOn([message, ...others]: readonly Message[]): RequestTrace | undefined {
     if (!message || others.length > 0) return undefined
     const context = this.#traces.writerOf(message.view, message.place, this.#sinkNow().traceparent_column)
@@ -232,7 +232,7 @@ export class DeliveryTraces {
 }
 
 /** What a request came to. @property failure in a word, where nothing of it was taken */
-function told(outcome: Outcome, messages: number): Readonly<{ status?: number | undefined; failed: number; failure?: string }> {
+function resultOf(outcome: Outcome, messages: number): Readonly<{ status?: number | undefined; failed: number; failure?: string }> {
   switch (outcome.kind) {
     case 'delivered':
       return { status: outcome.status, failed: 0 }

@@ -1,8 +1,8 @@
 /**
- * Which messages are traced, and the trace of each. What a message's commit and its place in it are decides, or the trace context that
- * its writer has given: so every process, and every sink, decides alike, and again after a restart. The span of a change
- * from its commit to its being durable in the log has an id made of its position: the spans of its deliveries name it as their parent,
- * wherever they are.
+ * Which messages are traced, and the trace of each. Whether a message is traced follows from its commit and its place in it, or from the
+ * trace context that its writer has given: so every process and every sink decides alike, also after a restart. The span of a change,
+ * from its commit until it is durable in the log, has an id that is made of its position: so the spans of its deliveries can name it as
+ * their parent, whichever process they are in.
  *
  *   span of the writer ─▶ ingest (the process that has the source) ─▶ deliver (one for each sink) ─▶ send (each request)
  */
@@ -22,7 +22,7 @@ import { tableOf } from '../../sinks/messages.ts'
 
 const TWO_32 = 2 ** 32
 const LETTER_L = 0x6c
-/** They have no row of their own. */
+/** Messages with one of these flags have no row of their own. */
 const WITHOUT_ROW = MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded
 
 /** What the trace of a message begins with. */
@@ -87,14 +87,14 @@ export class MessageTraces {
   /** Packs are durable in the log: the spans of their changes end. */
   appended({ records, readAtMs }: Append): void {
     const until = spanTime()
-    /** a change may stand in several streams */
-    const told = new Set<string>()
+    /** by id: a change may stand in several streams */
+    const ended = new Set<string>()
     for (const { topic, pack: record } of records) {
       const view = Pack.decode(record)
       for (let place = 0; place < view.count; place++) {
         const trace = this.of({ view, place })
-        if (!trace || told.has(trace.parent.spanId)) continue
-        told.add(trace.parent.spanId)
+        if (!trace || ended.has(trace.parent.spanId)) continue
+        ended.add(trace.parent.spanId)
         const from = view.commitTimeUs(place) / 1000
         this.spans.ended({
           context: trace.parent,

@@ -51,7 +51,7 @@ export type AskedMessages = Readonly<{ call: string; batch_size: number; wait_ms
 type Call = Readonly<{ path: string; body?: string; deadlineMs: number; signal?: AbortSignal }>
 type PeerAnswer = Readonly<{ headers: Readonly<Record<string, string | string[] | undefined>>; body: Buffer }>
 
-/** The certificates in PEM of who signs those of the processes, and who hears when they are others. */
+/** The certificates, in PEM, of the authority that signs those of the processes. A listener that watches them hears when they are renewed. */
 export type Authority = Readonly<{ texts: readonly string[]; watch: (listener: () => void) => void }>
 
 /** Calls the other processes of the cluster. */

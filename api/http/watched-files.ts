@@ -1,5 +1,5 @@
 /**
- * Files that a setting names, which are read at the start and looked at again all the time: who renews them restarts nothing. New ones that can't
+ * Files that a setting names, which are read at the start and again every five seconds: who renews them restarts nothing. New ones that can't
  * be used, as in the middle of a renewal, change nothing: those of before count, and the log says what is wrong once they stay so.
  */
 import { readFileSync } from 'node:fs'

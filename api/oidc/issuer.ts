@@ -156,7 +156,7 @@ export class Issuer {
     return client.fetchUserInfo(configuration, accessToken, subject)
   }
 
-  /** Some issuers tell emails and groups at another address only. */
+  /** Tells whether an ID token has all that is asked for: some issuers tell emails and groups at another address only. */
   #isComplete(said: Readonly<Record<string, unknown>>): boolean {
     const { email, groups } = this.#options.claims
     return claimOf(said, email) !== undefined && (groups === undefined || claimOf(said, groups) !== undefined)
@@ -181,7 +181,7 @@ export class Issuer {
   get #timeoutMs(): number {
     return this.#options.timeoutMs ?? TIMEOUT_MS
   }
-  /** on this machine, the settings take care of that */
+  /** Whether the issuer is asked without TLS: the settings allow that on this machine only. */
   get #isPlain(): boolean {
     return this.#options.issuer.startsWith('http:')
   }
@@ -189,7 +189,7 @@ export class Issuer {
 
 const secret = (): string => randomBytes(32).toString('base64url')
 
-/** As the issuer wants it; where it says nothing, the standard does. */
+/** Says how this service proves to the issuer who it is: as the issuer asks for, or else as the standard says. */
 function authentication(
   client: typeof OpenidClient,
   { token_endpoint_auth_methods_supported: methods = ['client_secret_basic'] }: OpenidClient.ServerMetadata,

@@ -23,14 +23,14 @@ export type Oidc = Readonly<{
   publicUrl: string
 }>
 
-/** Below which the cookies of a sign-in are sent: no other route needs them. */
+/** The cookies of a sign-in are sent to paths below this one: no other route needs them. */
 const COOKIE_PATH = '/api/session'
 const TICKET_COOKIE = 'tailrace_sign_in'
 const SEALED = /^[\w-]{1,4000}$/
 /** The ID token of the sign-in, for the issuer to know whom to sign out; in the browser, so that nobody else has it. */
 const ID_TOKEN_COOKIE = 'tailrace_id_token'
 const ID_TOKEN = /^(?:[\w-]+\.[\w-]+\.[\w-]+|-)$/
-/** Of one that the browser does not keep, for it takes no longer cookies. */
+/** Stands in the cookie for an ID token that is too long for one: browsers take no longer cookies. */
 const TOO_LONG = '-'
 const MAX_ID_TOKEN = 3_500
 const MAX_TARGET = 500

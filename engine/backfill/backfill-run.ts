@@ -76,7 +76,7 @@ export type BackfillKeeper = Readonly<{
   isBound: () => boolean
   /** Whether changes are streamed: then one slice is durable before the next one is read. */
   isBesideStream: () => boolean
-  /** A slice has become durable. @param ms since it was read */
+  /** A slice has become durable. @param ms since its mark was asked for */
   took: (ms: number) => void
   /** Rows will join the stream at a mark that is written now. @returns to be called when they have, or never will */
   releasing: (rows: number) => () => void
@@ -330,7 +330,7 @@ export class BackfillRun {
     return this.#session.hasWaiting && !this.#keeper.isBound() ? Infinity : this.#granted
   }
 
-  /** @param withinMs of which what the log takes is no part. @returns whether more may be read; false: not within that time */
+  /** Waits until more may be read. @param withinMs for leave to read; the wait for the log does not count @returns false: not within that time */
   async #goesOn(withinMs: number): Promise<boolean> {
     await this.#hasRoom()
     const late = new AbortController()

@@ -98,7 +98,7 @@ export class PageSession {
     return !this.#isClosed && !this.#wasCut
   }
 
-  /** What has parameters is asked for each page of each table: the server parses it once, and keeps it for the session. */
+  /** Asks something beside the rows. A statement with parameters comes again with each page: it is prepared once for the session. */
   readonly query: Query = (sql, params) =>
     this.#client.query<Record<string, unknown>>(params ? { name: this.#statementOf(sql), text: sql, values: [...params] } : sql)
 
