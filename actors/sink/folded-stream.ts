@@ -279,8 +279,9 @@ class Fold {
   }
 }
 
-async function* tablePages({ rows }: FoldedOptions): AsyncGenerator<RowPage> {
+async function* tablePages({ rows, signal }: FoldedOptions): AsyncGenerator<RowPage> {
   for (let after: After = null; ;) {
+    signal.throwIfAborted() // a large table takes long
     const page = await readPage(rows, after, ROWS_EACH)
     yield page
     if (page.next === null) return
