@@ -48,6 +48,7 @@ import { vaultOf } from './vault.ts'
 import { StateFeed } from '../engine/state/state-feed.ts'
 import { TokenMemory } from '../engine/state/token-memory.ts'
 import { openStore } from '../engine/state/store.ts'
+import { closedAccounts } from '../engine/state/users.ts'
 import type { Telemetry, TelemetryOptions } from '../engine/telemetry/otlp.ts'
 import { UnstoredDatabases } from '../engine/wal/connection/unstored-databases.ts'
 import { FunctionPool } from '../transforms/sandbox/pool.ts'
@@ -232,8 +233,9 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const edits = new ResourceEdits({ store, resources, cache, takeIn })
   const vaultKey = settings.vaultKey ?? folderKey(folder.path)
   const users = new UserEdits({ store, resources, vaultKey })
-  if (await users.needsSetup())
-    logger.info('no admin has been set up yet: the first one needs the code that "npx tailrace user setup-code" prints')
+  const [needsSetup, closed] = await Promise.all([users.needsSetup(), closedAccounts(store.query)])
+  if (closed.length > 0) logger.warn({ accounts: closed }, waysIn({ needsSetup, hasIssuer: settings.oidc !== undefined }))
+  else if (needsSetup) logger.info('no admin has been set up yet: the first one needs the code that "npx tailrace user setup-code" prints')
   const oidc = settings.oidc && {
     issuer: new Issuer(settings.oidc.issuer),
     users: new IssuerUsers({ store, resources, policy: settings.oidc.policy }),
@@ -310,6 +312,14 @@ async function openTelemetry(options: TelemetryOptions): Promise<Telemetry> {
 }
 
 const isLoopback = (host: string): boolean => host === 'localhost' || host === '::1' || host.startsWith('127.')
+
+/** Says how accounts are opened that have neither an API token nor a user. */
+const waysIn = ({ needsSetup, hasIssuer }: Readonly<{ needsSetup: boolean; hasIssuer: boolean }>): string =>
+  [
+    'these accounts have neither an API token that is valid nor a user, so every request to them is refused. Put api_tokens or users into the configuration file and start again',
+    ...(needsSetup ? ['make the first admin: POST /api/session/setup, with the code that "npx tailrace user setup-code" prints'] : []),
+    ...(hasIssuer ? ['let somebody sign in at the OIDC issuer to whom the settings give a role'] : []),
+  ].join('; or ') + ' (docs/security.md)'
 
 /** @property failed rejects when it has ended and does not start again */
 type Embedded = Readonly<{ server: PostgresServer; failed: Promise<never> }>

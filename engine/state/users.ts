@@ -41,6 +41,13 @@ export async function users(query: Query, rest: string, params: readonly unknown
 export const hasAdmin = async (query: Query): Promise<boolean> =>
   (await query(`select from app_user where role = 'admin' limit 1`)).rows.length > 0
 
+/** Names the accounts that nobody can ask for anything: they have no user, and no API token that has not expired. */
+export async function closedAccounts(query: Query): Promise<readonly string[]> {
+  const sql = `select a.name from account a where not exists (select from app_user u where u.account_id = a.id)
+    and not exists (select from api_token t where t.account_id = a.id and (t.expires_at is null or t.expires_at > now())) order by a.name`
+  return rowsOf({ name: 'text' }, await query(sql)).map(({ name }) => name)
+}
+
 /** Lists the users of an account, by email. */
 export const usersOfAccount = (query: Query, { id }: Account): Promise<readonly User[]> =>
   users(query, 'where u.account_id = $1 order by u.email', [id])

@@ -6,7 +6,10 @@ import { text } from 'node:stream/consumers'
 import { after, before, test } from 'node:test'
 import { Service, TOKEN } from '../faults/service.ts'
 import { COMMAND } from '../services/bundled-command.ts'
-import { createDatabase, createState } from '../services/postgres.ts'
+import { saveToken } from '../../engine/state/token-store.ts'
+import { openStore } from '../../engine/state/store.ts'
+import { addUser } from '../../engine/state/users.ts'
+import { createDatabase, createState, type TestDatabase } from '../services/postgres.ts'
 import { printed, type Listed } from './command.ts'
 
 type Made = Readonly<{ id: string; name: string; scopes: readonly string[]; expires_at: string; made_by: string }>
@@ -16,10 +19,22 @@ let service: Service
 before(async () => {
   const source = started.use(await createDatabase('create table goods (id int primary key)'))
   const state = started.use(await createState())
+  await addAccounts(state)
   service = started.use(await Service.prepare({ source: source.connection, stateUrl: state.url, sinks: [{ name: 'goods' }] }))
   await service.startReady()
 })
 after(() => started.disposeAsync())
+
+/** Beside that of the file: one with nothing but an expired token, and one that has a user. */
+async function addAccounts(state: TestDatabase) {
+  await using store = await openStore(state.connection, 1, () => undefined)
+  const add = async (name: string) => {
+    const { rows } = await store.query('insert into account (name) values ($1) returning id', [name])
+    return { id: String(rows[0]?.['id']), name }
+  }
+  await saveToken(store.query, await add('closed'), { name: 'old', token: 'an-expired-token', expiresAt: new Date(0) })
+  await addUser(store.query, await add('peopled'), { email: 'a@example.com', role: 'viewer' })
+}
 
 async function token(...args: readonly string[]) {
   const env = { ...process.env, TAILRACE_DATA: service.dataFolder, TAILRACE_TOKEN: TOKEN }
@@ -58,4 +73,12 @@ test('what is wrong is told: no name, an unknown token, a scope that is none', a
   assert.match((await token('revoke', 'nobody')).err, /There is no API token "nobody"/)
   const wrong = await token('create', 'x', '--scopes', 'everything')
   assert.deepEqual([wrong.code, /scopes/.test(wrong.err)], [1, true])
+})
+
+test('a start warns of accounts that have neither a valid token nor a user, and says what to do', () => {
+  const told = service.log().match(/^.*neither an API token.*$/gm) ?? []
+  assert.equal(told.length, 1)
+  const { level, accounts, message } = JSON.parse(told[0] ?? '') as Readonly<Record<string, unknown>>
+  assert.deepEqual([level, accounts], ['warn', ['closed']])
+  assert.match(String(message), /api_tokens or users into the configuration file.*; or make the first admin: .*tailrace user setup-code/)
 })
