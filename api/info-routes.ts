@@ -23,6 +23,8 @@ const Waiting = Type.Object({
   count: Type.Integer(),
 })
 
+const Disabled = Type.Integer({ description: 'databases whose slot is disabled: they are not read, and not waited for' })
+
 const Offset = Type.Integer({ description: 'a record of the log' })
 const StreamOut = Type.Object({
   topic: Type.String({ description: 'of a stream (stream.…), or of what one sink has left to deliver of one (copy.…)' }),
@@ -132,16 +134,17 @@ export function infoOperations({
       summary: 'Readiness',
       scope: 'open',
       answer: {
-        description: 'Every source streams.',
-        schema: Type.Object({ ok: Type.Boolean(), waiting: Type.Array(Waiting) }),
+        description: 'Every source streams whose slot is not disabled.',
+        schema: Type.Object({ ok: Type.Boolean(), waiting: Type.Array(Waiting), disabled: Disabled }),
         negative: { status: 503, description: 'Some do not; `waiting` counts them, by the code of the last error.' },
       },
       handle: (_request, reply) => {
-        const { ready, waiting } = engine.ready()
+        const { ready, waiting, disabled } = engine.ready()
         reply.status(ready ? 200 : 503)
         // open to anyone: codes, but no names, which are their accounts' own, and no reason, which could hold an address
         const alike = Map.groupBy(waiting, ({ kind, state, code }) => JSON.stringify({ kind, state, code: code ?? null }))
-        return { ok: ready, waiting: [...alike].map(([what, those]) => ({ ...(JSON.parse(what) as object), count: those.length })) }
+        const counts = [...alike].map(([what, those]) => ({ ...(JSON.parse(what) as object), count: those.length }))
+        return { ok: ready, waiting: counts, disabled }
       },
     },
     {

@@ -29,9 +29,9 @@ export async function databases(verb: Verb, name: string, { json = false, ...acc
   if (list.length === 0) return print(verb === 'ls' ? 'There are no databases.' : `"${name}" has no tables.`)
   if (verb === 'ls') {
     const rows = list.map((one) =>
-      [one['name'], `${shown(one['hostname'])}:${shown(one['port'])}`, one['database'], one['username']].map(shown),
+      [one['name'], `${shown(one['hostname'])}:${shown(one['port'])}`, one['database'], one['username'], slotStatus(one)].map(shown),
     )
-    return print(table(['NAME', 'ADDRESS', 'DATABASE', 'USER'], rows))
+    return print(table(['NAME', 'ADDRESS', 'DATABASE', 'USER', 'SLOT'], rows))
   }
   const rows = list.map((one) => [
     `${shown(one['schema'])}.${shown(one['name'])}`,
@@ -48,5 +48,8 @@ export async function databases(verb: Verb, name: string, { json = false, ...acc
   ])
   print(table(['TABLE', 'PUBLISHED', 'PRIMARY KEY', 'IDENTITY', ''], rows))
 }
+
+/** Gives `active` or `disabled`: a database has one slot. */
+const slotStatus = ({ replication_slots: slots }: Fields): unknown => objectsOf(slots)[0]?.['status']
 
 const shown = (value: unknown): string => (typeof value === 'object' && value !== null ? JSON.stringify(value) : String(value ?? ''))

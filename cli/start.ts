@@ -236,6 +236,8 @@ async function serve({ settings, document, logger, stopped, stopping }: Serving)
   const [needsSetup, closed] = await Promise.all([users.needsSetup(), closedAccounts(store.query)])
   if (closed.length > 0) logger.warn({ accounts: closed }, waysIn({ needsSetup, hasIssuer: settings.oidc !== undefined }))
   else if (needsSetup) logger.info('no admin has been set up yet: the first one needs the code that "npx tailrace user setup-code" prints')
+  for (const { name, slot } of cache.databases)
+    if (slot.status === 'disabled') logger.warn({ database: name, slot: slot.name }, SLOT_DISABLED)
   const oidc = settings.oidc && {
     issuer: new Issuer(settings.oidc.issuer),
     users: new IssuerUsers({ store, resources, policy: settings.oidc.policy }),
@@ -312,6 +314,9 @@ async function openTelemetry(options: TelemetryOptions): Promise<Telemetry> {
 }
 
 const isLoopback = (host: string): boolean => host === 'localhost' || host === '::1' || host.startsWith('127.')
+
+const SLOT_DISABLED =
+  'nothing is read from this database: its slot is disabled, for which its server keeps the write-ahead log meanwhile. To read it, say "status: active" in its slot in the configuration file (without a status it stays as it is), or by PATCH /api/postgres_databases/NAME (docs/databases.md)'
 
 /** Says how accounts are opened that have neither an API token nor a user. */
 const waysIn = ({ needsSetup, hasIssuer }: Readonly<{ needsSetup: boolean; hasIssuer: boolean }>): string =>

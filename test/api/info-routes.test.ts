@@ -12,15 +12,16 @@ test('liveness, readiness and version answer anyone; readiness counts what does 
   assert.deepEqual((await ask('/health')).body, { ok: true, rev: '9.9.9' })
   assert.deepEqual((await ask('/api/info/version')).body, { version: '9.9.9' })
   assert.deepEqual((await ask('/info/version')).body, { version: '9.9.9' })
-  assert.deepEqual([(await ask('/health/ready')).status, (await ask('/health/ready')).body], [200, { ok: true, waiting: [] }])
+  assert.deepEqual([(await ask('/health/ready')).status, (await ask('/health/ready')).body], [200, { ok: true, waiting: [], disabled: 0 }])
   s.engine.readiness = {
     ready: false,
     waiting: ['shop', 'other'].map((name) => ({ kind: 'source', name, state: 'waiting', code: 'SOURCE_UNREACHABLE', reason: 'pg.internal:5432 refused' })), // prettier-ignore
+    disabled: 3,
   }
   const notReady = await ask('/health/ready')
   assert.deepEqual(
     [notReady.status, notReady.body],
-    [503, { ok: false, waiting: [{ kind: 'source', state: 'waiting', code: 'SOURCE_UNREACHABLE', count: 2 }] }],
+    [503, { ok: false, waiting: [{ kind: 'source', state: 'waiting', code: 'SOURCE_UNREACHABLE', count: 2 }], disabled: 3 }],
   )
   assert.equal((await ask('/health')).status, 200, 'a database that is down restarts no process')
 })
@@ -174,7 +175,7 @@ test('the OpenAPI document describes what is served: answers fit its schemas', a
       if (operation.requestBody && sent) assert.ok(fits(operation.requestBody.content['application/json']?.schema ?? {}, sent))
     }
   }
-  s.engine.readiness = { ready: false, waiting: [{ kind: 'source', name: 'shop', state: 'waiting' }] }
+  s.engine.readiness = { ready: false, waiting: [{ kind: 'source', name: 'shop', state: 'waiting' }], disabled: 0 }
   const negative = paths['/health/ready']?.['get']?.responses['503']?.content['application/json']?.schema ?? assert.fail('no 503')
   assert.ok(fits(negative, (await s.call('/health/ready')).body), ajv.errorsText())
   for (const [path, options] of [

@@ -139,7 +139,7 @@ export class ScriptedEngine implements EngineVerbs, ResourceLookup {
   /** databases whose source was told to try again, and how it is then */
   readonly retried: string[] = []
   outcome: SourceOutcome = { state: 'streaming' }
-  readiness: Readiness = { ready: true, waiting: [] }
+  readiness: Readiness = { ready: true, waiting: [], disabled: 0 }
 
   /** Adds a sink; it runs unless it is told otherwise. */
   add(fields: Partial<Sink> & { id: string; name: string }, { runs = true } = {}): ScriptedSink {

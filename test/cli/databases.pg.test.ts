@@ -5,20 +5,31 @@ import { Service, TOKEN } from '../faults/service.ts'
 import { createDatabase, createState } from '../services/postgres.ts'
 import { printed, tailrace, type Listed } from './command.ts'
 
-test('databases are listed, shown with their tables, and tried', async () => {
+test('databases are listed, shown with their tables, and tried; one whose slot is disabled is told as such, also in the log of the start and to probes', async () => {
   await using db = await createDatabase(
     'create table goods (id int primary key); create table log (line text); create unlogged table fast (id int)',
   )
   await using state = await createState()
-  await using service = await Service.prepare({ source: db.connection, stateUrl: state.url, sinks: [], slot: `s_${db.name}` })
+  const { caCert: _, ...connection } = db.connection
+  const slot = `s_${db.name}`
+  const ofOff = { name: `off_${db.name}`, create_if_not_exists: true, status: 'disabled' }
+  const off = { name: 'off', ...connection, slot: ofOff, publication: { name: `${slot}_pub`, create_if_not_exists: true } }
+  await using service = await Service.prepare({ source: db.connection, stateUrl: state.url, sinks: [], slot, databases: [off] })
   await service.startReady()
   const databases = (...args: string[]) => tailrace('databases', ...args, '--url', service.origin, '--token', TOKEN)
-  const { data: [{ name } = { name: '' }] } = printed<Listed<{ name: string }>>(await databases('ls', '--json')) // prettier-ignore
+  const name = 'source'
+  const { data } = printed<Listed<{ name: string; replication_slots: { status: string }[] }>>(await databases('ls', '--json'))
+  const statuses = data.map((one) => `${one.name} ${one.replication_slots[0]?.status}`)
+  assert.deepEqual(statuses.toSorted(), ['off disabled', `${name} active`])
   const { hostname, port, database, username, password } = db.connection
-  assert.equal(
-    (await databases('ls')).out.replaceAll(/ {2,}/g, '  '),
-    `NAME  ADDRESS  DATABASE  USER\n${name}  ${hostname}:${port}  ${database}  ${username}\n`.replaceAll(/ {2,}/g, '  '),
-  )
+  const [head, ...rows] = (await databases('ls')).out.trimEnd().replaceAll(/ {2,}/g, '  ').split('\n')
+  assert.equal(head, 'NAME  ADDRESS  DATABASE  USER  SLOT')
+  const rowOf = (of: string, state: string) => `${of}  ${hostname}:${port}  ${database}  ${username}  ${state}`
+  assert.deepEqual(rows.toSorted(), [rowOf('off', 'disabled'), rowOf(name, 'active')])
+  assert.deepEqual((await service.get('/health/ready')).body, { ok: true, waiting: [], disabled: 1 })
+  const told = service.log().match(/^.*its slot is disabled.*$/gm) ?? []
+  assert.equal(told.length, 1)
+  assert.match(told[0] ?? '', /"level":"warn".*"database":"off".*say \\"status: active\\" in its slot/)
   const shown = await databases('get', name)
   assert.match(shown.out, new RegExp(`^id +[0-9a-f-]{36}\nname +${name}\n`))
   if (password !== '') assert.doesNotMatch(shown.out, new RegExp(`password +${password}\\n`))

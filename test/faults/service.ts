@@ -28,6 +28,8 @@ export type ServiceOptions = Readonly<{
   /** owns all of it; absent: the one whose token is TOKEN */
   account?: string
   source: Connection
+  /** further ones, as the file has them */
+  databases?: readonly object[]
   /** URL of the state database; without one it is in the embedded PostgreSQL */
   stateUrl?: string
   sinks: readonly SinkOptions[]
@@ -271,7 +273,7 @@ export const SLOT = `tailrace_faults_${process.pid}`
 /** The configuration as a file. */
 export const configFile = (options: ServiceOptions): string => stringify(configOf(options))
 
-function configOf({ account, source, sinks, endpoints = [], functions = [], slot = SLOT }: ServiceOptions): object {
+function configOf({ account, source, databases = [], sinks, endpoints = [], functions = [], slot = SLOT }: ServiceOptions): object {
   const { caCert: _, ...connection } = source
   return {
     account: { name: account ?? 'faults' },
@@ -283,6 +285,7 @@ function configOf({ account, source, sinks, endpoints = [], functions = [], slot
         slot: { name: slot, create_if_not_exists: true },
         publication: { name: `${slot}_pub`, create_if_not_exists: true },
       },
+      ...databases,
     ],
     http_endpoints: endpoints,
     functions,

@@ -36,7 +36,7 @@ test('info lists every live node with what it holds; what belongs to another acc
       ],
     },
   ]
-  b.engine.readiness = { ready: false, waiting: [] }
+  b.engine.readiness = { ready: false, waiting: [], disabled: 0 }
   await cluster.met(a, b)
   const nodes = await reachableNodes(a)
   assert.deepEqual(
