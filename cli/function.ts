@@ -89,7 +89,7 @@ async function save(given: Named, { name = nameOf(given.file), sink, json = fals
   const isKnown = await ask('GET', path).then(
     () => true,
     (error: unknown) => {
-      if (error instanceof CommandFailed) return false
+      if (error instanceof CommandFailed && error.code === 'NOT_FOUND') return false
       throw error
     },
   )

@@ -11,6 +11,7 @@ import type { Batch, Message } from '../../engine/dispatch/batch.ts'
 import type { Origin } from '../../engine/dispatch/parked/parked-groups.ts'
 import type { FailedMessage } from '../../engine/dispatch/parked/parking.ts'
 import type { Sink } from '../../engine/state/resources.ts'
+import { isErrorCode } from '../../engine/errors.ts'
 import { spanTime, type Attributes, type SpanEvent } from '../../engine/telemetry/span.ts'
 import { traceHeaders, type TraceContext } from '../../engine/telemetry/trace-context.ts'
 import { positionName } from '../../sinks/messages.ts'
@@ -83,8 +84,8 @@ export class DeliveryTraces {
       const open = this.#find(offset, index, origin)
       if (!open) continue
       const { attempts, retryInMs, record } = failed
-      const code = record['code'] ?? record['error']
-      const attributes = { 'tailrace.attempts': attempts, ...(typeof code === 'string' && isCode(code) && { 'error.type': code }) }
+      const code = record['code'] ?? record['error'] // the words of a destination may be those of a row
+      const attributes = { 'tailrace.attempts': attempts, ...(isErrorCode(code) && { 'error.type': code }) }
       if (retryInMs === undefined) this.#end(open, offset, 'given up', attributes)
       else note(open, 'parked', { ...attributes, 'tailrace.retry_in_ms': Math.round(retryInMs) })
     }
@@ -248,9 +249,6 @@ function resultOf(outcome: Outcome, messages: number): Readonly<{ status?: numbe
 }
 
 const newSpanId = (): string => randomBytes(8).toString('hex')
-
-/** Tells codes from the words of a destination, which may be those of a row. */
-const isCode = (text: string): boolean => /^[A-Z][A-Z0-9_]{2,60}$/.test(text)
 
 function note({ events }: Open, name: string, attributes?: Attributes): void {
   if (events.length < MAX_EVENTS) events.push({ name, at: spanTime(), ...(attributes && { attributes }) })
