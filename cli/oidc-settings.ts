@@ -6,7 +6,7 @@ import { isRole } from '../engine/state/users.ts'
 /** Says by which issuer users sign in, and who may. */
 export type OidcSettings = Readonly<{ issuer: IssuerOptions; policy: IssuerPolicy }>
 
-/** What the variables of OIDC have no meaning without. */
+/** The variable that switches sign-in by OIDC on: the others are refused without it. */
 const ISSUER = 'TAILRACE_OIDC_ISSUER'
 const NEEDED = ['TAILRACE_OIDC_CLIENT_ID', 'TAILRACE_PUBLIC_URL'] as const
 const OTHERS = [

@@ -12,12 +12,12 @@ import { service, type Access, type Ask } from './running-service.ts'
 type Options = Access &
   Readonly<{ mode?: string; sample?: string; limit?: string; redeliver?: boolean; backfill?: boolean; json?: boolean }>
 type Key = Readonly<Record<string, string>>
-/** What is asked of a sink. */
+/** The fields of a sink that a comparison needs. */
 type Compared = Readonly<{
   destination: Readonly<{ type: string }>
   source?: Readonly<{ include_tables?: readonly string[] | null }>
 }>
-/** What was found so far. */
+/** Adds up the pages of a comparison. */
 type Sums = {
   rows: number
   documents: number

@@ -550,7 +550,7 @@ async function writeAll(
   findings.refuse()
 }
 
-/** Says why a sink can't work for now, however it is. */
+/** Names what keeps a sink from working, whatever its status: a destination that no version has yet, or functions in Elixir. Empty: nothing does. */
 function whyHeld(sink: SinkInput, { functions }: Pick<ResourceLists, 'functions'>): readonly string[] {
   const unsupported = `${unsupportedWords(sink.destination)}; what is committed waits for it, up to its max_backlog_mb (status: disabled if it is not to wait)`
   const inElixir = unportedWords(sink, functions)

@@ -3,9 +3,9 @@
  * the last one counts. It reads the log beside the sink, without a group, and changes nothing. Functions are not run: rows and messages are
  * compared as they are before functions.
  *
- * Of each key only the digest of its row is held, and never of all keys at once: a page compares the keys whose hash lies in a range. The
- * more rows there are, the narrower the range; one that turns out to hold too many keys is halved. So memory is bounded, whatever the log
- * has, and each page reads the log and the table from their beginning.
+ * Memory is bounded, however many keys there are: each page of the comparison takes the keys whose hash lies in one range, and holds a
+ * digest of the row for each. The more rows there are, the narrower the range; one with too many keys is halved. The price is that every
+ * page reads the log and the table from their beginning.
  */
 import { hash } from 'node:crypto'
 import { setImmediate as turn } from 'node:timers/promises'
@@ -36,7 +36,7 @@ type FoldedOptions = Readonly<{
   signal: AbortSignal
 }>
 
-/** What a page of keys has brought. */
+/** Counts the rows that one page of a comparison has looked at, and lists those that differ. */
 export type Folded = Readonly<{
   compared: number
   changing: number
@@ -48,7 +48,7 @@ export type Folded = Readonly<{
   limits: string | null
 }>
 
-/** What the last message of a key says of its row. @property digest null: it is deleted; undefined: it does not say all of it */
+/** Keeps the row of a key as its last message has it. @property digest of the row; null: the row is deleted; undefined: the message has only a part of it */
 type Last = Readonly<{ position: Position; digest: string | null | undefined }>
 /** A key that differs, as far as was seen. @property digest of its row; undefined: there is none */
 type Suspect = { readonly key: readonly string[]; digest: string | undefined }

@@ -23,7 +23,7 @@ const STANDSTILL_MS = 45_000
 const CALL_MS = 240_000
 const LOOK_MS = 200
 
-/** What is waited for in one call. */
+/** Waits, within one call of a comparison, until a sink has delivered what was written before; gives up where it stands still. */
 export class Settling {
   readonly #options: SettlingOptions
   readonly #signal: AbortSignal

@@ -25,7 +25,7 @@ export type SourceCondition = Readonly<{
   heartbeatMs: number | undefined
 }>
 
-/** What a check of the health says is wrong. */
+/** A finding of one health check: how grave it is, its code, and what to do. */
 type Problem = Readonly<{ status: 'notice' | 'warning' | 'error'; code: string; message: string }>
 
 /** A heartbeat is written every 15 s, and comes back at once where the source is not behind. */

@@ -22,7 +22,7 @@ const EVERY_MS_WITH_GAPS = 15_000
 const LIMIT_MS = 30_000
 /** Edits often come several at once. */
 const GATHER_MS = 100
-/** What is asked costs a server with hundreds of tables more than an edit does. */
+/** So long the watch rests after each look: with hundreds of tables a look costs the server more than the edit that caused it. */
 const REST_MS = 2_000
 
 /** Tells what is wrong with the tables of a sink: not published, or grouped by what Postgres doesn't tell of deleted rows. */

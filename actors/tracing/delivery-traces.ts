@@ -232,7 +232,7 @@ export class DeliveryTraces {
   }
 }
 
-/** What a request came to. @property failure in a word, where nothing of it was taken */
+/** Gives the status of a request, and how many of its messages failed. `failure` is one word, and there only where all of them failed. */
 function resultOf(outcome: Outcome, messages: number): Readonly<{ status?: number | undefined; failed: number; failure?: string }> {
   switch (outcome.kind) {
     case 'delivered':

@@ -25,7 +25,7 @@ const LETTER_L = 0x6c
 /** Messages with one of these flags have no row of their own. */
 const WITHOUT_ROW = MESSAGE_FLAG.tombstone | MESSAGE_FLAG.discarded
 
-/** What the trace of a message begins with. */
+/** Holds the parent and the attributes that the delivery spans of a message begin with. */
 export type MessageTrace = Readonly<{
   /** the span that its delivery is a child of: that of its change, or the one that its row names */
   parent: TraceContext

@@ -44,7 +44,7 @@ export class WatchedFiles implements Disposable {
     }, options.lookEveryMs ?? LOOK_EVERY_MS).unref()
   }
 
-  /** What the files had when they could be used last. */
+  /** The contents of the files as they were when all of them were last read and accepted. */
   get texts(): readonly string[] {
     return this.#texts
   }

@@ -28,7 +28,7 @@ export type IssuerOptions = Readonly<{
   timeoutMs?: number
 }>
 
-/** What is kept between the begin of a sign-in and its end. */
+/** The secrets of a sign-in that was begun: its end is only accepted with the same ones. */
 export type Begun = Readonly<{ state: string; nonce: string; verifier: string }>
 
 /** Below the public URL: where the issuer sends browsers back to. */
@@ -205,7 +205,7 @@ function claimOf(claims: Readonly<Record<string, unknown>>, name: string): unkno
   return name.split('.').reduce<unknown>((at, part) => (isObject(at) && Object.hasOwn(at, part) ? at[part] : undefined), claims)
 }
 
-/** What the codes of openid-client mean here. */
+/** Gives our code for each error code of openid-client. */
 const FAILURES: Readonly<Record<string, EngineError['code']>> = {
   OAUTH_TIMEOUT: 'OIDC_UNREACHABLE',
   OAUTH_PARSE_ERROR: 'OIDC_UNREACHABLE',
@@ -243,7 +243,7 @@ function failureOf(error: unknown): EngineError {
   return new EngineError(ours, text, {}, { cause: error })
 }
 
-/** What an answer of the issuer means that is none of success. */
+/** Gives our code for an error answer of the issuer. @param said its `error`, as OAuth names it */
 function codeOfAnswer(status: number, said: string): EngineError['code'] {
   if (status >= 500 || status === 429 || said === 'temporarily_unavailable' || said === 'server_error') return 'OIDC_UNREACHABLE'
   return said === 'invalid_grant' ? 'OIDC_REFUSED' : 'OIDC_MISCONFIGURED'

@@ -1,6 +1,6 @@
 /**
- * What a browser keeps between the begin of a sign-in by OIDC and its end: a cookie that only the processes of this service can read or write. So
- * any of them ends what another began, nothing is stored of sign-ins that are never ended, and one ends in the browser that began it.
+ * A sign-in by OIDC is kept in a cookie of the browser until it ends, encrypted with the key of this service's processes. So any process can end
+ * what another began, nothing is stored of sign-ins that are never ended, and a sign-in ends only in the browser that began it.
  */
 import { createHmac } from 'node:crypto'
 import { EngineError } from '../../engine/errors.ts'

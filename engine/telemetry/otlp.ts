@@ -43,7 +43,7 @@ const SEND_MS = 10_000
 const PAUSE = { firstMs: 500, maxMs: 4_000 }
 /** A stop waits so long for what is left. */
 const FLUSH_MS = 3_000
-/** What these answers refuse they may take later. */
+/** Statuses of a collector that ask for another try later. */
 const LATER = new Set([429, 502, 503, 504])
 
 /** Sends what a process tells of itself, until it is disposed of. */

@@ -1,4 +1,4 @@
-/** What an operator says of telemetry: where it goes, and which messages are traced. */
+/** The settings of telemetry: which collector gets it, and which messages are traced. */
 
 /** Says where one signal goes. @property headers of its requests: a secret, for they sign in */
 export type OtlpTarget = Readonly<{ url: string; headers: Readonly<Record<string, string>> }>

@@ -28,7 +28,7 @@ import { readSlotFacts, readSlotState, slotFindings } from './slot.ts'
 import { sourceClient } from './source-client.ts'
 import { toSourceError } from './source-error.ts'
 
-/** What was found of one thing. @property code of what is wrong, as in health and among errors @property remedy what mends it: SQL, or words */
+/** The result of one check. @property code of what is wrong, as in health and among errors @property remedy what mends it: SQL, or words */
 export type DatabaseCheck = Readonly<{
   name: string
   status: 'ok' | 'warning' | 'error'
@@ -40,7 +40,7 @@ export type DatabaseCheck = Readonly<{
 export type CheckedDatabase = Readonly<{ connection: Connection; slot?: string | undefined; publication?: string | undefined }>
 type Asked = Readonly<{ slot: string | undefined; publication: string | undefined; now: () => number }>
 
-/** What was found of some things. @property fine what stands in the checks of which nothing was found */
+/** The findings of several checks. @property fine the text of each check that found nothing wrong */
 type Looked = Readonly<{ found: readonly Finding[]; fine: readonly (readonly [check: CheckName, message: string])[] }>
 
 const QUERY_LIMIT_MS = 15_000

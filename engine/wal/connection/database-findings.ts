@@ -45,7 +45,7 @@ const SERVER = {
   user: 'text',
   mayReplicate: 'boolean',
 } as const
-/** What a server has for a source: its version and settings, room for a slot and a sender, and the right of the user. */
+/** Facts that decide whether a server can feed a source: its version and settings, room for a slot and a sender, and the user's right to replicate. */
 export type ServerFacts = RowOf<typeof SERVER>
 
 /** Asks a server what it has for a source. */
@@ -108,7 +108,7 @@ export const replicationRightFinding = (user: string): Finding => ({
 })
 
 const PUBLICATION = { insert: 'boolean', update: 'boolean', delete: 'boolean', viaRoot: 'boolean', user: 'text' } as const
-/** What a publication publishes, and through what. @property user of this database, quoted as in SQL */
+/** Which actions a publication has, and whether changes of partitions come under their root. @property user of this database, quoted as in SQL */
 export type PublicationFacts = RowOf<typeof PUBLICATION>
 
 /** Asks a database for a publication. @returns undefined: it has none of this name */

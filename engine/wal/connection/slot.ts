@@ -100,7 +100,7 @@ const SERVER = {
   reader: 'text?',
 } as const
 
-/** What is to be judged. @property slot absent: only the server and the publication are @property publication absent: it is left out */
+/** Names the slot and the publication that are judged. @property slot absent: only the server and the publication are @property publication absent: it is left out */
 type Judged = Readonly<{ slot?: string | undefined; publication?: string | undefined; saved?: Lsn | undefined }>
 
 /**
