@@ -9,7 +9,7 @@ import type { SourcePlace } from '../transforms/sandbox/source-position.ts'
 import type { FunctionPool } from '../transforms/sandbox/pool.ts'
 import type { ResourceLookup } from '../engine/state/resource-cache.ts'
 import type { ResourceLists } from '../engine/state/resource-store.ts'
-import { namedResource, resourceOperations, type ResourcePorts } from './http/resource-routes.ts'
+import { MAX_RESOURCE_BYTES, namedResource, resourceOperations, type ResourcePorts } from './http/resource-routes.ts'
 import type { EngineVerbs } from '../actors/engine.ts'
 import { runTrial, type Trial } from '../actors/resources/function-trial.ts'
 import { codeIn, sinkTypeOf } from '../actors/resources/function-form.ts'
@@ -27,7 +27,6 @@ export type FunctionPorts = ResourcePorts &
     pool: FunctionPool
   }>
 
-const MAX_BYTES = 1_048_576
 const MAX_MESSAGES = 10
 const strict = { additionalProperties: false } as const
 const FunctionName = Type.String({ ...Name, not: { enum: ['none', 'null', 'nil'] } })
@@ -182,7 +181,7 @@ export function functionOperations(ports: FunctionPorts): Operation[] {
   const trial = {
     methods: ['POST'],
     scope: 'manage',
-    maxBodyBytes: MAX_BYTES,
+    maxBodyBytes: MAX_RESOURCE_BYTES,
     exactNumbers: true,
     answer: { description: 'For each message what came of it.', schema: TestOut },
   } as const

@@ -11,7 +11,7 @@ import type { Account, Database } from '../../engine/state/resources.ts'
 import type { SourceTable } from '../../engine/wal/source-tables.ts'
 import { isAdmin, requireScope } from '../http/auth.ts'
 import { objectBody, pathParameter, queryOf, type Operation } from '../http/operation.ts'
-import { namedResource } from '../http/resource-routes.ts'
+import { MAX_RESOURCE_BYTES, namedResource } from '../http/resource-routes.ts'
 import { listOut, pageOf, PageQuery } from '../http/pages.ts'
 
 /** Holds what the routes of databases look up, and edit by. */
@@ -23,7 +23,6 @@ export type DatabasePorts = Readonly<{
 
 const LIST = '/api/postgres_databases'
 const ONE = `${LIST}/{id_or_name}`
-const MAX_BYTES = 1_048_576
 
 const ShowSensitive = Type.Object({
   show_sensitive: Type.Optional(Type.Boolean({ description: 'true: passwords are shown whole, for which the scope admin is needed' })),
@@ -91,7 +90,7 @@ export function databaseOperations({ engine, resources, databases }: DatabasePor
         'It is tried first: the network, the login, the rights, whether it is a standby, publication and slot. What can’t be read is answered by 422 with the reason, and nothing is stored. It is read when the answer comes.',
       scope: 'manage',
       body: DatabaseIn,
-      maxBodyBytes: MAX_BYTES,
+      maxBodyBytes: MAX_RESOURCE_BYTES,
       answer: { status: 201, description: 'The database.', schema: DatabaseOut },
       errors: [400, 413, 422, 503],
       handle: async (request, _reply, account) => (await shown([await databases.create(account, newDatabase(objectBody(request)))]))[0],
@@ -116,7 +115,7 @@ export function databaseOperations({ engine, resources, databases }: DatabasePor
         'Both methods are partial. A password that is sent back as it was shown stays what it is. One that isn’t sent in full stays only where it goes to the same server: `hostname`, `port`, `ssl` and `ca_cert` take the whole password with them, or the scope `admin`. Another connection, slot or publication is tried first, as of a new database, and its source begins anew; other fields disturb nothing.',
       scope: 'manage',
       body: DatabaseIn,
-      maxBodyBytes: MAX_BYTES,
+      maxBodyBytes: MAX_RESOURCE_BYTES,
       answer: { description: 'The database as it is now.', schema: DatabaseOut },
       errors: [400, 404, 413, 422, 503],
       handle: async (request, _reply, account) => {

@@ -12,7 +12,8 @@ import type { Account } from '../../engine/state/resources.ts'
 import { objectBody, pathParameter, type Operation } from './operation.ts'
 import { listOut, pageOf, PageQuery } from './pages.ts'
 
-const MAX_BYTES = 1_048_576
+/** Bounds the body of a request that says what a resource is to be. */
+export const MAX_RESOURCE_BYTES = 1_048_576
 
 /** Holds what routes look resources up in, and edit them by. */
 export type ResourcePorts = Readonly<{ resources: ResourceLookup; edits: Pick<ResourceEdits, 'create' | 'update' | 'delete'> }>
@@ -82,7 +83,7 @@ export function resourceOperations<T extends ResourceType>(
       ...(descriptions.create !== undefined && { description: descriptions.create }),
       scope: 'manage',
       body: form,
-      maxBodyBytes: MAX_BYTES,
+      maxBodyBytes: MAX_RESOURCE_BYTES,
       answer: { description: `The ${name}.`, schema: savedOut },
       errors: [400, ...(errors.create ?? []), 413, 422, 503],
       handle: async (request, _reply, account) =>
@@ -106,7 +107,7 @@ export function resourceOperations<T extends ResourceType>(
       description: descriptions.update,
       scope: 'manage',
       body: patch,
-      maxBodyBytes: MAX_BYTES,
+      maxBodyBytes: MAX_RESOURCE_BYTES,
       answer: { description: `The ${name} as it is now.`, schema: savedOut },
       errors: [400, 404, 413, 422, 503],
       handle: async (request, _reply, account) => {

@@ -16,7 +16,7 @@ import { EngineError } from '../../engine/errors.ts'
 import type { Backfill } from '../../engine/state/backfills.ts'
 import type { ResourceLookup } from '../../engine/state/resource-cache.ts'
 import { objectBody, pathParameter, type Operation } from '../http/operation.ts'
-import { namedResource } from '../http/resource-routes.ts'
+import { MAX_RESOURCE_BYTES, namedResource } from '../http/resource-routes.ts'
 import { listOut, pageOf, PageQuery } from '../http/pages.ts'
 
 /** The calls that the routes of backfills make. */
@@ -28,8 +28,6 @@ export type BackfillPorts = Readonly<{
 
 const LIST = '/api/sinks/{id_or_name}/backfills'
 const ONE = `${LIST}/{backfill_id}`
-/** A list of tables may be long. */
-const MAX_BYTES = 1_048_576
 
 /** Adds why those that are active stand still, as the process that reads them says. */
 export async function withCauses(engine: BackfillPorts['engine'], backfills: readonly Backfill[]): Promise<readonly ShownBackfill[]> {
@@ -67,7 +65,7 @@ export function backfillOperations({ engine, resources, backfills }: BackfillPor
         'The rows that are there come as messages of action read, beside the stream. Without table, and with an empty body, it is of the one table that the source of the sink includes. Several tables are begun together or not at all. where is one expression of SQL that calls no volatile function. That of a sink that is disabled waits until it is enabled.',
       scope: 'manage',
       body: BackfillIn,
-      maxBodyBytes: MAX_BYTES,
+      maxBodyBytes: MAX_RESOURCE_BYTES,
       answer: {
         description: 'The backfill; a list of them where tables was given.',
         schema: Type.Union([BackfillOut, Type.Object({ data: Type.Array(BackfillOut) })]),

@@ -29,16 +29,15 @@ import { endOf, pageQuery, rowsAtQuery, rowsQuery, type After } from './page-que
 import { PageRows } from './page-rows.ts'
 import type { OnCopiedRow, PageSession } from './page-session.ts'
 import { describeSource, refusalOf, type SourceTable } from './source-table.ts'
+import { MOST_SLICE_BYTES } from './stream-first.ts'
 import { type Fate, type RowIdentity, Window, type Windows } from './windows.ts'
 
 const FIRST_ROWS = 1_000
 const MOST_ROWS = 1_000_000
 /** A page takes about so long to read, if the backfill's queries may: its statement holds a snapshot meanwhile. */
 const PAGE_MS = 1_000
-/** Rows of a slice are rendered to so much: they are held until their mark comes, and are added to the stream at once. */
-const SLICE_BYTES = 1024 * 1024
 const MAX_OPEN = 8
-const MAX_OPEN_BYTES = MAX_OPEN * SLICE_BYTES
+const MAX_OPEN_BYTES = MAX_OPEN * MOST_SLICE_BYTES
 /** A reader that may not go on for so long ends its page: the statement would hold its snapshot. */
 const HELD_MS = 200
 /** One that may not begin a page for so long ends its run: windows would grow, and others may read meanwhile. */
@@ -304,7 +303,7 @@ export class BackfillRun {
     const add: OnCopiedRow = (bytes, view, from, to) => {
       const change = rows.add(bytes, view, from, to)
       count++
-      if (rows.bytes < SLICE_BYTES && rows.count < this.#most && count < limit) return true
+      if (rows.bytes < MOST_SLICE_BYTES && rows.count < this.#most && count < limit) return true
       const place = rows.place(rows.count - 1)
       const after = place === undefined ? columns.map((column) => change.row.text(column) ?? '') : [place, end]
       this.#after = after
@@ -363,7 +362,7 @@ export class BackfillRun {
     let left = keys.length
     const add: OnCopiedRow = (bytes, view, start, end) => {
       rows.add(bytes, view, start, end)
-      if (rows.bytes < SLICE_BYTES || left <= rows.count) return true
+      if (rows.bytes < MOST_SLICE_BYTES || left <= rows.count) return true
       left -= rows.count
       this.#release(page, { rows, after, again: rows.count })
       rows = this.#rowsOf(table, page.stream)

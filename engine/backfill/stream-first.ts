@@ -2,6 +2,7 @@
  * The stream goes first: while changes are streamed, rows of backfills come in small slices, each of which a change may have to wait for, and
  * between two of them the source, the log and the clients are left to the changes. No I/O.
  */
+import { MB } from '../amounts.ts'
 
 /** Changes are streamed until none has come for so long. */
 const STREAMING_MS = 1_000
@@ -14,7 +15,8 @@ const MOST_REST_MS = 16
 const SLICE_BYTES = 128 * 1024
 /** Where slices take long whatever is in them, they have more, so that a backfill does not stand still. */
 const LEAST_BYTES_PER_MS = 2048
-const MOST_BYTES = 1024 * 1024
+/** Beside a stream or without one, a slice is rendered to so much: its rows are held until their mark comes, and are added to the stream at once. */
+export const MOST_SLICE_BYTES = MB
 
 /** Says when backfills of one source may read, and how much at once. */
 export class StreamFirst {
@@ -40,7 +42,7 @@ export class StreamFirst {
   /** A slice has become durable. @param ms that it took */
   took(ms: number, now: number): void {
     this.#nextAt = Math.max(this.#nextAt, now + Math.min(ms * REST, MOST_REST_MS))
-    this.#bytes = Math.min(MOST_BYTES, Math.max(SLICE_BYTES, ms * LEAST_BYTES_PER_MS))
+    this.#bytes = Math.min(MOST_SLICE_BYTES, Math.max(SLICE_BYTES, ms * LEAST_BYTES_PER_MS))
   }
 
   /** How many rows a slice has beside the stream. @param rowBytes of a message */
